@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import datetime
 import socket
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +26,7 @@ from autotune.trial import (
 
 _SLICES = {"cpu": (1, 2), "cuda": (2, 4)}
 _RISKY = ("numerics", "quality")
+_OVERTIME_SECONDS = 3.0  # that a trial may run over the study's time budget
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +47,7 @@ class Session:
     folder: Path  # runs/STUDY
     owner: str
     emit: Callable[[Event], None]
+    deadline: float | None = None  # monotonic; no trial runs far beyond it
 
     def trial_folder(self, number: int) -> Path:
         """runs/STUDY/0017"""
@@ -88,6 +91,7 @@ def spec_of(
         timeout_seconds=_timeout(session, proposal),
         environ=asked.environ,
         options={**asked.options, **_reference(records)},
+        label=proposal.label,
     )
 
 
@@ -124,11 +128,19 @@ def rejected(session: Session, spec: TrialSpec, reason: str, predicted: Any) -> 
 def completed(session: Session, record: TrialRecord, predicted: Mapping[str, float]) -> TrialRecord:
     """The record with what follows from it: per-GPU rate, dollars, prediction, relative folder."""
     measurement = record.measurement
+    if record.status is Status.TIMED_OUT and _was_cut(record, session):
+        failure = Failure(reason="the study's time budget ended before this trial did")
+        record = dataclasses.replace(record, status=Status.STOPPED_EARLY, failure=failure)
     if measurement is not None:
         metrics = dict(measurement.metrics)
         metrics |= _derived(metrics, record.spec, session.plan.spec.price_usd_per_gpu_hour)
         measurement = dataclasses.replace(measurement, metrics=metrics)
     return dataclasses.replace(record, measurement=measurement, predicted=dict(predicted))
+
+
+def _was_cut(record: TrialRecord, session: Session) -> bool:
+    """Whether the study's end, not the trial's own time-out, ended it: no word on its knobs."""
+    return record.spec.timeout_seconds < session.plan.spec.budget.trial_timeout_seconds
 
 
 def now() -> str:
@@ -204,5 +216,9 @@ def _fits(plan: Plan, proposal: Proposal) -> bool:
 
 def _timeout(session: Session, proposal: Proposal) -> float:
     """Full depth builds and steps as much longer as the model is deeper, within reason."""
-    base = session.plan.spec.budget.trial_timeout_seconds
-    return base * 3 if proposal.full_depth and slice_depths(session.plan) else base
+    longest = session.plan.spec.budget.trial_timeout_seconds
+    if proposal.full_depth and slice_depths(session.plan):
+        longest *= 3
+    if session.deadline is None:
+        return longest
+    return min(longest, max(1.0, session.deadline - time.monotonic() + _OVERTIME_SECONDS))

@@ -97,6 +97,7 @@ class TrialSpec:
     environ: Mapping[str, str] = field(default_factory=dict)  # the user's own variables
     options: Mapping[str, Any] = field(default_factory=dict)  # of the runner, e.g. the argv template
     front: tuple[Mapping[str, float], ...] = ()  # objective values that a trial must not fall behind
+    label: str = ""  # for people: the preset, the arm of the final stage, the audited knob
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,1 @@
+"""Strategies: what to try next. ``factory.make`` builds one by name; optuna stays behind here."""

@@ -1,1 +1,1 @@
-"""Programs that turn study.json into one HTML page; the only room that imports plotly."""
+"""Programs that turn study.json into one HTML page. The only room that imports plotly."""

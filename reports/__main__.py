@@ -1,0 +1,65 @@
+"""``python -m reports STUDY_JSON -o report.html``: one self-contained page from a study."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from pathlib import Path
+
+from reports.numbers.study import BadStudy, load
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Exit code 0, or 2 with one line on stderr."""
+    asked = _parser().parse_args(arguments)
+    if asked.compare and len(asked.studies) != 2:
+        return _refuse("--compare takes two study.json files")
+    if not asked.compare and len(asked.studies) != 1:
+        return _refuse("expected one study.json, or --compare with two")
+    try:
+        page = _page(asked)
+        _write(asked.output, page)
+    except BadStudy as error:
+        return _refuse(str(error))
+    except OSError as error:
+        return _refuse(f"cannot write {asked.output}: {error.strerror}")
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m reports", description=__doc__)
+    parser.add_argument("studies", metavar="STUDY_JSON", nargs="+", type=Path)
+    parser.add_argument("-o", "--output", required=True, type=Path, metavar="HTML")
+    parser.add_argument(
+        "--strict", action="store_true", help="leave out points over a limit altogether"
+    )
+    parser.add_argument("--compare", action="store_true", help="put two studies side by side")
+    return parser
+
+
+def _page(asked: argparse.Namespace) -> str:
+    studies = [load(path) for path in asked.studies]
+    from reports import page  # after the input was found good: the charts take a second to load
+
+    return page.render(studies[0], strict=asked.strict)
+
+
+def _write(path: Path, page: str) -> None:
+    """Whole or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        partial.write_text(page, encoding="utf-8")
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def _refuse(message: str) -> int:
+    print(f"error: {message}", file=sys.stderr)
+    return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""The charts of the report: numbers in, a plotly figure out."""

@@ -1,0 +1,105 @@
+"""What earned the gain: steps from the baseline to the best, one per kept change."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from reports.numbers.answer import BASELINES
+from reports.numbers.study import Interval, KnobValue, StudyData, interval, mapping
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """One bar: from where to where the first objective moves, and why."""
+
+    label: str
+    kind: str  # total | change | rest
+    start: float
+    end: float
+    ratio: Interval | None
+    value: KnobValue | None = None
+    baseline_value: KnobValue | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dropped:
+    """A change that did not pay and was put back."""
+
+    knob: str
+    value: KnobValue
+    baseline_value: KnobValue
+    ratio: Interval
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Waterfall:
+    """Steps in order; ``dropped`` stands beside them."""
+
+    metric: str
+    steps: tuple[Step, ...]
+    dropped: tuple[Dropped, ...]
+
+
+def waterfall(study: StudyData) -> Waterfall | None:
+    """Common practice -> best, or None when the final stage left no contributions.
+
+    Each contribution is what is lost when that change alone is taken back. They need not multiply
+    to the whole, so the rest is a bar of its own rather than hidden in the others.
+    """
+    outcome = mapping(study.outcome)
+    goal = study.goal
+    baseline, start = _start(outcome, goal.metric)
+    end = interval(mapping(outcome.get("measured")).get(goal.metric))
+    rows = [mapping(c) for c in outcome.get("contributions") or ()]
+    if start is None or end is None or not rows or start.median <= 0:
+        return None
+    known = [
+        (row, ratio) for row in rows if (ratio := interval(row.get("gain"))) and ratio.median > 0
+    ]
+    kept = sorted((k for k in known if k[0].get("kept")), key=lambda k: -k[1].median)
+    steps = [_total(baseline, start)]
+    level = start.median
+    for row, ratio in kept:
+        after = level * ratio.median**-goal.sign
+        steps.append(
+            Step(
+                label=str(row["knob"]),
+                kind="change",
+                start=level,
+                end=after,
+                ratio=ratio,
+                value=row.get("value"),
+                baseline_value=row.get("baseline_value"),
+            )
+        )
+        level = after
+    rest = (end.median / level) ** -goal.sign
+    whole = Interval(median=rest, low=None, high=None, n=0)
+    steps.append(Step(label="together", kind="rest", start=level, end=end.median, ratio=whole))
+    steps.append(_total("best", end))
+    dropped = tuple(
+        Dropped(
+            knob=str(row["knob"]),
+            value=row.get("value", ""),
+            baseline_value=row.get("baseline_value", ""),
+            ratio=ratio,
+        )
+        for row, ratio in known
+        if not row.get("kept")
+    )
+    return Waterfall(metric=goal.metric, steps=tuple(steps), dropped=dropped)
+
+
+def _total(label: str, value: Interval) -> Step:
+    return Step(label=label, kind="total", start=0.0, end=value.median, ratio=None)
+
+
+def _start(outcome: Mapping[str, Any], metric: str) -> tuple[str, Interval | None]:
+    """The baseline that the contributions count from: common practice where there is one."""
+    baselines = mapping(outcome.get("baselines"))
+    for name, words in BASELINES.items():
+        if start := interval(mapping(baselines.get(name)).get(metric)):
+            return words, start
+    return "", None

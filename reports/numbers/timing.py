@@ -1,0 +1,98 @@
+"""Where the time went: phases of the trials, by stage, and what was left between them."""
+
+from __future__ import annotations
+
+import datetime
+from dataclasses import dataclass
+
+from reports.numbers.study import StudyData, Trial
+
+# Phase names of the trial programs, in the order in which they happen.
+PHASES = ("start", "build", "compile", "warmup", "measure", "profile", "quality", "other")
+_ALIASES = {
+    "import": "start",
+    "spawn": "start",
+    "launch": "start",
+    "load": "build",
+    "warm_up": "warmup",
+    "timed": "measure",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """Seconds by phase of one stage; ``failed`` is all the time of trials without a result."""
+
+    stage: str
+    seconds: dict[str, float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timing:
+    """Device seconds; ``search_seconds`` is what the workers spent between trials."""
+
+    rows: tuple[Row, ...]
+    phases: tuple[str, ...]
+    trial_seconds: float
+    failed_seconds: float
+    elapsed_seconds: float | None
+    search_seconds: float | None
+    workers: int
+
+
+def timing(study: StudyData) -> Timing | None:
+    """None when no trial took time."""
+    if not any(t.wall_seconds for t in study.trials):
+        return None
+    stages = dict.fromkeys(t.stage for t in study.trials)
+    rows = [_row(stage, [t for t in study.trials if t.stage == stage]) for stage in stages]
+    seen = dict.fromkeys(name for row in rows for name in row.seconds)
+    known = [p for p in PHASES if p in seen]
+    phases = [*known, *(p for p in seen if p not in PHASES and p != "failed")]
+    if "failed" in seen:
+        phases.append("failed")
+    total = sum(t.wall_seconds for t in study.trials)
+    elapsed = _elapsed(study.trials)
+    workers = max(1, int(study.spec.get("workers") or 1))
+    return Timing(
+        rows=tuple(rows),
+        phases=tuple(phases),
+        trial_seconds=total,
+        failed_seconds=sum(row.seconds.get("failed", 0.0) for row in rows),
+        elapsed_seconds=elapsed,
+        search_seconds=max(0.0, workers * elapsed - total) if elapsed is not None else None,
+        workers=workers,
+    )
+
+
+def _row(stage: str, trials: list[Trial]) -> Row:
+    seconds: dict[str, float] = {}
+    for trial in trials:
+        if trial.status not in ("COMPLETE", "STOPPED_EARLY"):
+            seconds["failed"] = seconds.get("failed", 0.0) + trial.wall_seconds
+            continue
+        left = trial.wall_seconds
+        for name, value in trial.phases.items():
+            phase = _ALIASES.get(name.removesuffix("_seconds"), name.removesuffix("_seconds"))
+            seconds[phase] = seconds.get(phase, 0.0) + value
+            left -= value
+        seconds["other"] = seconds.get("other", 0.0) + max(0.0, left)
+    return Row(stage=stage, seconds={k: v for k, v in seconds.items() if v > 0})
+
+
+def _elapsed(trials: tuple[Trial, ...]) -> float | None:
+    spans = [
+        (start, start + t.wall_seconds)
+        for t in trials
+        if (start := _timestamp(t.started_at)) is not None
+    ]
+    if not spans:
+        return None
+    return max(end for _, end in spans) - min(start for start, _ in spans)
+
+
+def _timestamp(text: str) -> float | None:
+    try:
+        return datetime.datetime.fromisoformat(text).timestamp()
+    except ValueError:
+        return None

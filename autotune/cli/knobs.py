@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 from fnmatch import fnmatch
 from pathlib import Path
-from typing import Any
 
 import click
 
 from autotune.cli.group import Failed
 from autotune.cli.reading import json_option
 from autotune.cli.running import errors_in_one_line
+from autotune.knob_json import knob_json
 from autotune.space import Knob
 
 
@@ -22,25 +22,6 @@ def knobs() -> None:
 
 def _how(knob: Knob) -> str:
     return ", ".join(f"{kind} {target}" for kind, target in knob.apply.items())
-
-
-def _as_json(knob: Knob) -> dict[str, Any]:
-    return {
-        "name": knob.name,
-        "domain": str(knob.domain),
-        "default": knob.default,
-        "when": knob.when.text if knob.when else "",
-        "needs": list(knob.needs),
-        "scope": list(knob.scope),
-        "apply": dict(knob.apply),
-        "restart": knob.restart,
-        "affects": list(knob.affects),
-        "risk": knob.risk,
-        "prior": list(knob.prior),
-        "workload": knob.workload,
-        "summary": knob.summary,
-        "source": knob.source,
-    }
 
 
 @knobs.command("list")
@@ -59,7 +40,7 @@ def list_knobs(
         found = catalogue.listed(task=task, device=device, live=live)
     found = [k for k in found if match is None or fnmatch(k.name, match)]
     if as_json:
-        click.echo(json.dumps([_as_json(k) for k in found], indent=2))
+        click.echo(json.dumps([knob_json(k) for k in found], indent=2))
         return
     for knob in found:
         click.echo(f"{knob.name:<44} {str(knob.domain)[:40]:<40} default {knob.default}")
@@ -76,9 +57,9 @@ def show_knob(name: str, as_json: bool) -> None:
     with errors_in_one_line():
         knob = space_file.load_catalogue().knob(name)
     if as_json:
-        click.echo(json.dumps(_as_json(knob), indent=2))
+        click.echo(json.dumps(knob_json(knob), indent=2))
         return
-    for key, value in _as_json(knob).items():
+    for key, value in knob_json(knob).items():
         if value not in ("", [], {}):
             shown = _how(knob) if key == "apply" else value
             click.echo(f"{key:>9}  {', '.join(map(str, shown)) if isinstance(shown, list) else shown}")

@@ -150,6 +150,7 @@ class Outcome:
     baselines: Mapping[str, Mapping[str, Interval]] = field(default_factory=dict)
     comparisons: tuple[Comparison, ...] = ()
     contributions: tuple[Contribution, ...] = ()
+    neighbours: tuple[Contribution, ...] = ()  # one step aside: what the winner earns over it
     verdict: str = ""  # a sentence
     stopped_because: str = ""
     extrapolated: bool = False

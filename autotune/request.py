@@ -108,7 +108,8 @@ def limits_of(request: Request) -> tuple[Limit, ...]:
         _check_metric(limit.metric, request.runner)
     for low in (x for x in limits if x.op.startswith(">")):
         for high in (x for x in limits if x.op.startswith("<") and x.metric == low.metric):
-            if low.value > high.value or (low.value == high.value and "=" not in low.op + high.op):
+            touching = low.op == ">=" and high.op == "<="
+            if low.value > high.value or (low.value == high.value and not touching):
                 raise StudyError(f"limits {low} and {high} contradict each other; drop one")
     return limits
 

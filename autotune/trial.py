@@ -17,7 +17,7 @@ Configuration = Mapping[str, KnobValue]
 
 
 class Status(StrEnum):
-    """How a trial ended. Only COMPLETE and STOPPED_EARLY carry a measurement that means anything."""
+    """How a trial ended. Only COMPLETE and STOPPED_EARLY carry a usable measurement."""
 
     COMPLETE = "COMPLETE"
     STOPPED_EARLY = "STOPPED_EARLY"
@@ -95,8 +95,8 @@ class TrialSpec:
     gpus: int
     timeout_seconds: float
     environ: Mapping[str, str] = field(default_factory=dict)  # the user's own variables
-    options: Mapping[str, Any] = field(default_factory=dict)  # of the runner, e.g. the argv template
-    front: tuple[Mapping[str, float], ...] = ()  # objective values that a trial must not fall behind
+    options: Mapping[str, Any] = field(default_factory=dict)  # of the runner, e.g. its argv
+    front: tuple[Mapping[str, float], ...] = ()  # objective values not to fall behind
     label: str = ""  # for people: the preset, the arm of the final stage, the audited knob
 
 
@@ -163,9 +163,11 @@ def to_json(value: Any) -> Any:
 
 def spec_from_json(data: Mapping[str, Any]) -> TrialSpec:
     """Rebuild a spec; raises BadRecord naming the missing or unknown key."""
-    fields = _checked(TrialSpec, data)
-    fields["applied"] = tuple(AppliedKnob(**_checked(AppliedKnob, a)) for a in fields["applied"])
-    fidelity = _checked(Fidelity, fields["fidelity"])
+    fields = checked_fields(TrialSpec, data)
+    fields["applied"] = tuple(
+        AppliedKnob(**checked_fields(AppliedKnob, a)) for a in fields["applied"]
+    )
+    fidelity = checked_fields(Fidelity, fields["fidelity"])
     fidelity["depths"] = tuple(fidelity.get("depths", ()))
     fields["fidelity"] = Fidelity(**fidelity)
     fields["front"] = tuple(fields.get("front", ()))
@@ -174,7 +176,7 @@ def spec_from_json(data: Mapping[str, Any]) -> TrialSpec:
 
 def measurement_from_json(data: Mapping[str, Any]) -> Measurement:
     """Rebuild a measurement; raises BadRecord naming the missing or unknown key."""
-    fields = _checked(Measurement, data)
+    fields = checked_fields(Measurement, data)
     samples = fields.get("samples", {})
     fields["samples"] = {name: tuple(values) for name, values in samples.items()}
     fields["notices"] = tuple(fields.get("notices", ()))
@@ -183,17 +185,18 @@ def measurement_from_json(data: Mapping[str, Any]) -> Measurement:
 
 def record_from_json(data: Mapping[str, Any]) -> TrialRecord:
     """Rebuild a record; raises BadRecord naming the missing or unknown key."""
-    fields = _checked(TrialRecord, data)
+    fields = checked_fields(TrialRecord, data)
     fields["spec"] = spec_from_json(fields["spec"])
     fields["status"] = Status(fields["status"])
     if fields["measurement"] is not None:
         fields["measurement"] = measurement_from_json(fields["measurement"])
     if fields["failure"] is not None:
-        fields["failure"] = Failure(**_checked(Failure, fields["failure"]))
+        fields["failure"] = Failure(**checked_fields(Failure, fields["failure"]))
     return TrialRecord(**fields)
 
 
-def _checked(kind: type[Any], data: Mapping[str, Any]) -> dict[str, Any]:
+def checked_fields(kind: type[Any], data: Mapping[str, Any]) -> dict[str, Any]:
+    """A dataclass's fields out of a JSON object; BadRecord names a missing or unknown one."""
     if not isinstance(data, Mapping):
         raise BadRecord(f"{kind.__name__} should be an object, not {type(data).__name__}")
     known = {f.name: f for f in dataclasses.fields(kind)}

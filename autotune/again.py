@@ -67,9 +67,7 @@ class Kept:
         return None if now is None or not promise.median else now.median / promise.median - 1
 
 
-def measure(
-    path: Path, repeats: int, out: Path, say: Callable[[str], None]
-) -> Kept:
+def measure(path: Path, repeats: int, out: Path, say: Callable[[str], None]) -> Kept:
     """Run the configuration of a best.yaml afresh; raises SpaceError when the file is not one."""
     try:
         best = export.load_best(path)
@@ -80,9 +78,7 @@ def measure(
         plan=made, folder=out / "measure", owner="measure", emit=lambda _event: None, deadline=None
     )
     full_depth = not best.get("extrapolated", False)
-    proposal = Proposal(
-        configuration=best["configuration"], stage="final", full_depth=full_depth
-    )
+    proposal = Proposal(configuration=best["configuration"], stage="final", full_depth=full_depth)
     records = []
     for number in range(repeats):
         spec = spec_of(session, number, proposal, records)
@@ -93,9 +89,7 @@ def measure(
     return Kept(
         promised=promised,
         measured={n: i for n in promised if (i := _interval(records, n)) is not None},
-        failures=tuple(
-            f"{r.status}: {r.failure.reason}" for r in records if r.failure is not None
-        ),
+        failures=tuple(f"{r.status}: {r.failure.reason}" for r in records if r.failure is not None),
     )
 
 

@@ -97,7 +97,10 @@ def _switches(
     yield {}
     parents = _ancestors(space, knob)
     options = [
-        [(p.name, v) for v in itertools.islice(_others(p, start.get(p.name, p.default)), _VALUES_TRIED)]
+        [
+            (p.name, v)
+            for v in itertools.islice(_others(p, start.get(p.name, p.default)), _VALUES_TRIED)
+        ]
         for p in parents
     ]
     for count in range(1, min(_PARENTS_AT_ONCE, len(parents)) + 1):
@@ -189,7 +192,9 @@ def _finding(case: Case, tried: list[TrialRecord], bases: list[TrialRecord]) -> 
     measurement = good[-1].measurement
     assert measurement is not None
     effects = {}
-    for metric in sorted({m for r in good for m in (r.measurement.metrics if r.measurement else {})}):
+    for metric in sorted(
+        {m for r in good for m in (r.measurement.metrics if r.measurement else {})}
+    ):
         effect = _ratio(
             [v for r in good if (v := r.metric(metric)) is not None],
             [v for r in bases if (v := r.metric(metric)) is not None],

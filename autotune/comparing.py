@@ -50,7 +50,9 @@ def lines(found: dict[str, Any]) -> list[str]:
         cells = ["unknown" if row[k] is None else f"{row[k]:,.5g}" for k in ("first", "second")]
         ratio = "" if row["ratio"] is None else f"{row['ratio']:.3f}"
         text.append(f"{name:<36} {cells[0]:>28} {cells[1]:>28}  {ratio}")
-    text += [f"{n:<36} {row['first']!s:>28} {row['second']!s:>28}" for n, row in found["knobs"].items()]
+    text += [
+        f"{n:<36} {row['first']!s:>28} {row['second']!s:>28}" for n, row in found["knobs"].items()
+    ]
     if not found["same_machine"]:
         text.append("measured on different machines: ratios also hold what the machines differ in")
     return text

@@ -145,7 +145,9 @@ def _space(
 ) -> tuple[SearchSpace, tuple[str, ...]]:
     catalogue = space_file.load_catalogue([Path(f) for f in request.space_files])
     context = hw.context(hardware, request.runner)
-    context |= {f"model.{k}": v for k, v in model.items() if isinstance(v, bool | int | float | str)}
+    context |= {
+        f"model.{k}": v for k, v in model.items() if isinstance(v, bool | int | float | str)
+    }
     context |= {"task": request.task, "world_size": max(1, gpus)}
     settings: dict[str, KnobValue] = {}
     for text in request.settings:
@@ -176,7 +178,9 @@ def _workload(request: Request, hardware: Hardware) -> dict[str, Any]:
 
 
 def _options(request: Request) -> dict[str, Any]:
-    options: dict[str, Any] = {k: _number(v) for k, v in _pairs(request.options, "--option").items()}
+    options: dict[str, Any] = {
+        k: _number(v) for k, v in _pairs(request.options, "--option").items()
+    }
     if request.command:
         try:
             options["argv"] = shlex.split(request.command)

@@ -53,7 +53,9 @@ def load(path: Path, overrides: Mapping[str, Any]) -> Request:
     if "model" not in fields:
         raise SpaceError(f"{path}: needs a key 'model'")
     fields["space_files"] = tuple(
-        f if Path(f).is_absolute() or f in overrides.get("space_files", ()) else str(path.parent / f)
+        f
+        if Path(f).is_absolute() or f in overrides.get("space_files", ())
+        else str(path.parent / f)
         for f in fields.get("space_files", ())
     )
     return Request(**fields)

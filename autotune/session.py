@@ -24,6 +24,7 @@ from autotune.trial import (
     TrialSpec,
 )
 
+UPSTREAM = "upstream_default"
 _SLICES = {"cpu": (1, 2), "cuda": (2, 4)}
 _RISKY = ("numerics", "quality")
 _OVERTIME_SECONDS = 3.0  # that a trial may run over the study's time budget
@@ -81,7 +82,7 @@ def spec_of(
         applied=_applied(session, proposal),
         stage=proposal.stage,
         fidelity=Fidelity(
-            depths=() if proposal.full_depth and _fits(plan, proposal) else slice_depths(plan),
+            depths=() if _goes_full_depth(plan, proposal) else slice_depths(plan),
             profile=proposal.profile,
             quality=final or _is_risky(session, proposal),
             fresh_process=final,
@@ -200,8 +201,14 @@ def _workload(workload: Mapping[str, Any], *, held_out: bool) -> Mapping[str, An
     return workload
 
 
-def _fits(plan: Plan, proposal: Proposal) -> bool:
-    """Whether the device can hold the full depth, by the estimate; when in doubt, try."""
+def _goes_full_depth(plan: Plan, proposal: Proposal) -> bool:
+    """Whether to measure the whole model: asked for, and held by the device by the estimate.
+
+    Never the upstream defaults: fp32 at batch 1 takes half a minute a step at full depth, for a
+    baseline that nobody uses. Its extrapolated figure is marked as such.
+    """
+    if not proposal.full_depth or proposal.label == UPSTREAM:
+        return False
     if plan.spec.runner not in ("torch", "vllm"):
         return True
     predicted = estimate.predict(

@@ -119,9 +119,7 @@ def _keep(
     session.emit(Event(kind="finished", record=record, running=len(progress.launched)))
 
 
-def _learn_from_others(
-    source: Source, session: Session, store: Store, progress: Progress
-) -> None:
+def _learn_from_others(source: Source, session: Session, store: Store, progress: Progress) -> None:
     """Several drivers may share a study: take in what the others have stored."""
     for record in store.records_since(session.plan.spec.name, progress.seen):
         progress.seen.add(record.spec.number)

@@ -15,7 +15,9 @@ from autotune.cli.where import out_option, store_option
 @click.argument("study")
 @store_option
 @out_option
-@click.option("-o", "output", type=click.Path(path_type=Path), help="[default: OUT/STUDY/report.html]")
+@click.option(
+    "-o", "output", type=click.Path(path_type=Path), help="[default: OUT/STUDY/report.html]"
+)
 @click.option("--strict", is_flag=True, help="Leave out points that break a limit.")
 def report(study: str, store: str | None, out: Path, output: Path | None, strict: bool) -> None:
     """Write one self-contained HTML file; works for unfinished studies too."""

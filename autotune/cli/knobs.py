@@ -62,7 +62,9 @@ def show_knob(name: str, as_json: bool) -> None:
     for key, value in knob_json(knob).items():
         if value not in ("", [], {}):
             shown = _how(knob) if key == "apply" else value
-            click.echo(f"{key:>9}  {', '.join(map(str, shown)) if isinstance(shown, list) else shown}")
+            click.echo(
+                f"{key:>9}  {', '.join(map(str, shown)) if isinstance(shown, list) else shown}"
+            )
 
 
 @knobs.command("audit")

@@ -64,9 +64,9 @@ def run(
                 study = conduct.conduct(plan, opened, out, shown.event, interrupted)
             except (StoreError, OSError) as error:
                 raise Failed(f"{error}; `autotune resume {plan.spec.name}`", EXIT_STOPPED) from None
-            except conduct.NoResources as error:
+            except NoResources as error:
                 raise Failed(str(error)) from None
-            files = conduct.deliver(study, out)
+            files = conduct.deliver_files(study, out)
     return _conclude(study, files, as_json)
 
 

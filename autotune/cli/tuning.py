@@ -101,9 +101,7 @@ def resume(
 
     with errors_in_one_line(), open_store(store, out) as opened:
         earlier = opened.load(study)
-        plan = planning.again(
-            earlier.spec, trials=trials, budget=budget, ray_address=ray_address
-        )
+        plan = planning.again(earlier.spec, trials=trials, budget=budget, ray_address=ray_address)
     return run(plan, store=store, out=out, dry_run=False, as_json=as_json, resumed=True)
 
 

@@ -139,9 +139,7 @@ def _result_routes(router: APIRouter, desk: Desk) -> None:
         """Every record."""
         return [to_json(r) for r in asked(lambda: desk.load(name)).records]
 
-    @router.get(
-        "/api/studies/{name}/events", responses=_MISSING, response_class=StreamingResponse
-    )
+    @router.get("/api/studies/{name}/events", responses=_MISSING, response_class=StreamingResponse)
     async def events(name: Name) -> StreamingResponse:
         """Server-sent events: one ``trial`` per record, ``state`` on change, to the end."""
         await asyncio.to_thread(lambda: asked(lambda: desk.load(name)))

@@ -106,7 +106,5 @@ def _login_routes(router: APIRouter, guard: Guard) -> None:
             page.status_code = 401
             return page
         answer = RedirectResponse("/", status_code=303)
-        answer.set_cookie(
-            COOKIE, token, httponly=True, samesite="strict", max_age=_A_WEEK_SECONDS
-        )
+        answer.set_cookie(COOKIE, token, httponly=True, samesite="strict", max_age=_A_WEEK_SECONDS)
         return answer

@@ -64,5 +64,7 @@ def _bind(host: str, port: int) -> socket.socket:
     except OSError as error:
         listening.close()
         reason = error.strerror or error
-        raise ServiceError(f"cannot listen on {host}:{port}: {reason}; try another --port") from None
+        raise ServiceError(
+            f"cannot listen on {host}:{port}: {reason}; try another --port"
+        ) from None
     return listening

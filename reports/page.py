@@ -21,7 +21,7 @@ from reports.figures.roofline import bottleneck_figure, roofline_figure
 from reports.figures.timing import timing_figure
 from reports.figures.trade import trade_figure
 from reports.numbers import reproduce, units
-from reports.numbers.answer import BASELINES, Answer, answer, baseline_trials
+from reports.numbers.answer import BASELINES, Answer, answer, baseline_trials, ladder, nearest_miss
 from reports.numbers.audit import audit
 from reports.numbers.coordinates import Coordinates, coordinates
 from reports.numbers.earned import Waterfall, waterfall
@@ -37,7 +37,7 @@ from reports.numbers.thinning import Thinned, thin
 from reports.numbers.timing import Timing, timing
 
 MOST_POINTS = 2500
-_SCRIPTS = ("page.js", "charts.js", "selection.js", "table.js")
+_SCRIPTS = ("page.js", "charts.js", "selection.js", "linked.js", "table.js", "start.js")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,6 +72,9 @@ def render(study: StudyData, *, strict: bool = False) -> str:
             strict=strict,
             left_out=left_out,
             kinds=counts(found.points),
+            bars=ladder(found.answer),
+            miss=nearest_miss(shown),
+            placed=_placed(found),
             done=len(study.trials),
             facts=reproduce.facts(shown),
             fingerprint=reproduce.fingerprint(shown),
@@ -138,8 +141,8 @@ def figures(study: StudyData, found: Numbers) -> dict[str, go.Figure]:
     drawn: dict[str, go.Figure | None] = {"trade": _trade(study, found)}
     if found.waterfall:
         drawn["earned"] = earned_figure(found.waterfall)
-    if found.importance.shares:
-        drawn["importance"] = importance_figure(found.importance)
+    if found.importance.shown:
+        drawn["importance"] = importance_figure(found.importance.shown)
     if found.coordinates:
         drawn["coordinates"] = coordinates_figure(found.coordinates)
     if found.history.moments.items:
@@ -178,6 +181,7 @@ def view_data(study: StudyData, found: Numbers) -> dict[str, Any]:
     metrics = list(dict.fromkeys([*(m for m in asked if m in names), *names]))
     return {
         "dark": style.DARK,
+        "over": style.OVER,
         "axes": found.axes,
         "units": {
             m: {"title": u.title, "label": u.label, "unit": u.unit, "scale": u.scale}
@@ -213,6 +217,8 @@ def environment() -> jinja2.Environment:
         "number": units.number,
         "knob_value": units.knob_value,
         "duration": units.duration,
+        "percent": units.percent,
+        "sign": units.sign,
     }
     made.globals |= {
         "unit": units.unit,
@@ -225,3 +231,11 @@ def environment() -> jinja2.Environment:
 
 def _rounded(value: float | None) -> float | None:
     return None if value is None else float(f"{value:.7g}")
+
+
+def _placed(found: Numbers) -> int:
+    """Failed points that can be drawn: the estimate said where they would have been."""
+    return sum(
+        p.kind == "failed" and all(axis in p.predicted for axis in found.axes)
+        for p in found.drawn.items
+    )

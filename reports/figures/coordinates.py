@@ -41,7 +41,7 @@ def coordinates_figure(numbers: Coordinates) -> go.Figure:
         name="selected",
         meta="selected",
         showlegend=False,
-        line={"color": style.INK, "width": 3},
+        line={"color": style.INK, "width": 2.5},
         marker={"size": 7},
         hoverinfo="skip",
     )
@@ -84,7 +84,7 @@ def _draw_axis(figure: go.Figure, axis: Axis, position: int, last: bool) -> None
     words = unit(axis.knob)
     line = {"color": style.STROKE, "width": 1.2}
     figure.add_shape(type="line", x0=position, x1=position, y0=0, y1=1, line=line)
-    title = f"<b>{style.text(words.title, 24)}</b>" if last else style.wrapped_name(axis.knob)
+    title = _objective_title(axis.knob) if last else style.wrapped_name(axis.knob, 18)
     figure.add_annotation(
         x=position,
         y=1.06,
@@ -102,7 +102,8 @@ def _draw_axis(figure: go.Figure, axis: Axis, position: int, last: bool) -> None
             xanchor="left",
             xshift=5,
             font={"size": 10, "color": style.INK},
-            bgcolor="rgba(128,140,152,0.14)",
+            bgcolor=style.CARD,
+            opacity=0.88,
         )
 
 
@@ -116,3 +117,8 @@ def _ticks(axis: Axis, scale: float) -> list[tuple[float, str]]:
     if axis.high == axis.low:
         return [(0.0, number(values[0], 3))]
     return [(p, number(v * scale, 3)) for p, v in zip((0, 0.5, 1), values, strict=True)]
+
+
+def _objective_title(metric: str) -> str:
+    words = unit(metric)
+    return f"<b>{style.text(words.label, 18)}</b><br>{style.text(words.unit, 18)}"

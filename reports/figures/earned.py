@@ -6,36 +6,43 @@ import plotly.graph_objects as go
 
 from reports.figures import style
 from reports.numbers.earned import Step, Waterfall
-from reports.numbers.units import knob_value, quantity, unit
+from reports.numbers.units import knob_value, percent, quantity, unit
 
 
 def earned_figure(numbers: Waterfall) -> go.Figure:
-    """Horizontal, so that knob names have room; read from the top down."""
+    """Read from the top down; each name stands above its bar, so that phones have room for both."""
     steps, words = numbers.steps, unit(numbers.metric)
-    figure = style.figure(84 + 34 * len(steps), showlegend=False, bargap=0.35)
+    rows = list(range(len(steps)))
+    figure = style.rows_figure(len(steps))
     figure.update_xaxes(title_text=words.title, rangemode="tozero")
-    figure.update_yaxes(autorange="reversed", showgrid=False)
     figure.add_bar(
         orientation="h",
-        y=[_label(s) for s in steps],
+        y=[row + 0.18 for row in rows],
+        width=0.42,
         base=[min(s.start, s.end) * words.scale for s in steps],
         x=[abs(s.end - s.start) * words.scale for s in steps],
         marker={"color": [_colour(s, words.better) for s in steps]},
-        text=[_amount(s, numbers.metric) for s in steps],
-        textposition="auto",
-        insidetextanchor="end",
         hovertext=[_hover(s, numbers.metric) for s in steps],
         hovertemplate="%{hovertext}<extra></extra>",
     )
-    figure.update_traces(textposition=[_place(s, steps) for s in steps], cliponaxis=False)
+    for row, step in zip(rows, steps, strict=True):
+        style.row_label(figure, row, _label(step, numbers.metric))
     return figure
 
 
-def _label(step: Step) -> str:
+def _label(step: Step, metric: str) -> str:
+    if step.kind == "total":
+        return f"<b>{style.text(step.label)}</b>  {quantity(metric, step.end)}"
+    amount = _percent(step)
     if step.kind == "rest":
-        return "interplay"
+        return f"acting together  <b>{amount}</b>"
+    change = style.text(f"{knob_value(step.baseline_value)} → {knob_value(step.value)}", 24)
     name = style.text(step.label, 34)
-    return f"<b>{name}</b>" if step.kind == "total" else name
+    return f"{name}  <span style='color:{style.MUTED}'>{change}</span>  <b>{amount}</b>"
+
+
+def _percent(step: Step) -> str:
+    return percent(step.ratio.median) if step.ratio else ""
 
 
 def _colour(step: Step, better: str) -> str:
@@ -47,20 +54,6 @@ def _colour(step: Step, better: str) -> str:
     return style.GAIN if improves else style.OVER
 
 
-def _place(step: Step, steps: tuple[Step, ...]) -> str:
-    """Outside while there is room to the right of the bar, inside for the long ones."""
-    widest = max(max(s.start, s.end) for s in steps)
-    return "outside" if max(step.start, step.end) < 0.8 * widest else "auto"
-
-
-def _amount(step: Step, metric: str) -> str:
-    if step.kind == "total":
-        return quantity(metric, step.end)
-    if step.ratio is None:
-        return ""
-    return f"{100 * (step.ratio.median - 1):+.1f} %"
-
-
 def _hover(step: Step, metric: str) -> str:
     if step.kind == "total":
         return f"<b>{style.text(step.label)}</b><br>{quantity(metric, step.end)}"
@@ -70,6 +63,6 @@ def _hover(step: Step, metric: str) -> str:
     lines = [f"<b>{style.text(step.label)}</b>", style.text(change)]
     if step.ratio is not None and step.ratio.low is not None and step.ratio.high is not None:
         lines.append(
-            f"x {step.ratio.median:.3f} (from {step.ratio.low:.3f} to {step.ratio.high:.3f})"
+            f"× {step.ratio.median:.3f} (from {step.ratio.low:.3f} to {step.ratio.high:.3f})"
         )
     return "<br>".join(lines)

@@ -5,20 +5,17 @@ from __future__ import annotations
 import plotly.graph_objects as go
 
 from reports.figures import style
-from reports.numbers.importance import Importance
-
-MOST_BARS = 15
+from reports.numbers.importance import Share
 
 
-def importance_figure(numbers: Importance) -> go.Figure:
-    """The largest shares, top down."""
-    shares = numbers.shares[:MOST_BARS]
-    figure = style.figure(76 + 26 * len(shares), showlegend=False, bargap=0.35)
+def importance_figure(shares: tuple[Share, ...]) -> go.Figure:
+    """Top down, each name above its bar."""
+    figure = style.rows_figure(len(shares))
     figure.update_xaxes(title_text="share of the explained variation (%)", rangemode="tozero")
-    figure.update_yaxes(autorange="reversed", showgrid=False)
     figure.add_bar(
         orientation="h",
-        y=[style.text(s.knob, 34) for s in shares],
+        y=[row + 0.18 for row in range(len(shares))],
+        width=0.36,
         x=[100 * s.median for s in shares],
         marker={"color": style.FRONT},
         error_x={
@@ -37,4 +34,7 @@ def importance_figure(numbers: Importance) -> go.Figure:
         ],
         hovertemplate="%{hovertext}<extra></extra>",
     )
+    for row, share in enumerate(shares):
+        name = style.text(share.knob, 40)
+        style.row_label(figure, row, f"{name}  <b>{100 * share.median:.1f} %</b>")
     return figure

@@ -5,7 +5,7 @@ from __future__ import annotations
 import plotly.graph_objects as go
 
 from reports.figures import style
-from reports.numbers.roofline import Roofline
+from reports.numbers.roofline import Bottleneck, Roofline
 from reports.numbers.units import number
 
 
@@ -14,13 +14,13 @@ def roofline_figure(numbers: Roofline) -> go.Figure | None:
     spots = numbers.spots.items
     if not spots:
         return None
-    figure = style.figure(400)
+    figure = style.figure(400, showlegend=False)
     unit = 1.0 if numbers.is_relative else 1e-12
     title = "share of the compute ceiling" if numbers.is_relative else "TFLOP/s"
     symbol = "" if numbers.is_relative else " TFLOP/s"
     across = "intensity relative to the ridge" if numbers.is_relative else "FLOP per byte moved"
-    figure.update_xaxes(title_text=across, type="log")
-    figure.update_yaxes(title_text=title, type="log")
+    figure.update_xaxes(title_text=across, type="log", dtick=1)
+    figure.update_yaxes(title_text=title, type="log", dtick=1)
     figure.add_scatter(
         name="trials",
         mode="markers",
@@ -51,7 +51,8 @@ def bottleneck_figure(numbers: Roofline) -> go.Figure | None:
     profiled = [b for b in numbers.bottlenecks if b.shares]
     if not profiled:
         return None
-    figure = style.figure(110 + 32 * len(profiled), barmode="stack", bargap=0.35)
+    figure = style.figure(110 + 44 * len(profiled), barmode="stack", bargap=0.35)
+    figure.update_layout(legend_traceorder="normal")
     figure.update_xaxes(title_text="share of the profiled time (%)", range=[0, 100])
     figure.update_yaxes(autorange="reversed", showgrid=False, type="category")
     for i, name in enumerate(dict.fromkeys(k for b in profiled for k in b.shares)):
@@ -59,7 +60,7 @@ def bottleneck_figure(numbers: Roofline) -> go.Figure | None:
         figure.add_bar(
             orientation="h",
             name=style.text(name, 24),
-            y=[f"trial {b.number}" for b in rows],
+            y=[_profiled(b) for b in rows],
             x=[round(100 * b.shares[name], 2) for b in rows],
             marker={"color": style.CYCLE[i % len(style.CYCLE)]},
             hovertemplate=f"{style.text(name)}: %{{x:.1f}} %<extra></extra>",
@@ -80,7 +81,10 @@ def _roofs(figure: go.Figure, numbers: Roofline, unit: float) -> None:
     line = {"color": style.MUTED, "width": 1.5}
     figure.add_scatter(
         name="copy ceiling",
-        mode="lines",
+        mode="lines+text",
+        text=["copy", ""],
+        textposition="top right",
+        textfont={"size": 11, "color": style.MUTED},
         line=line,
         x=[low, top / copy],
         y=[low * copy * unit, top * unit],
@@ -102,3 +106,7 @@ def _roofs(figure: go.Figure, numbers: Roofline, unit: float) -> None:
             hoverinfo="skip",
             showlegend=False,
         )
+
+
+def _profiled(spot: Bottleneck) -> str:
+    return f"trial {spot.number}<br>{style.text(spot.bound, 20)}"

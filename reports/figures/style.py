@@ -21,11 +21,11 @@ DARK = {
     "#0b7d6b": "#45c8b0",  # gain
     "#7a5cc4": "#b49cf5",  # fifth hue
     "#b58900": "#e5c558",  # sixth hue
-    "#fdf1e4": "#2b2118",  # beyond a limit
+    "#ffffff": "#18212b",  # the card
 }
 INK, MUTED, GRID, STROKE = "#1b2733", "#5c6b7a", "#dfe5eb", "#aab6c2"
 FRONT, FEASIBLE, OVER, FAILED = "#0b62b8", "#8ba0b6", "#c05f00", "#a12a66"
-GAIN, FIFTH, SIXTH, BEYOND = "#0b7d6b", "#7a5cc4", "#b58900", "#fdf1e4"
+GAIN, FIFTH, SIXTH, CARD = "#0b7d6b", "#7a5cc4", "#b58900", "#ffffff"
 CYCLE = (FRONT, SIXTH, GAIN, FIFTH, OVER, FAILED, FEASIBLE, STROKE, INK)
 
 FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, sans-serif"
@@ -75,3 +75,24 @@ def wrapped_name(knob: str, longest: int = 20) -> str:
     if not dot:
         return text(knob, longest)
     return f"{text(head, longest)}.<br>{text(tail, longest)}"
+
+
+def rows_figure(count: int) -> go.Figure:
+    """An empty figure of ``count`` rows, one bar each below a label of its own."""
+    margin = {"l": 8, "r": 16, "t": 8, "b": 48}
+    drawn = figure(72 + 40 * count, showlegend=False, margin=margin)
+    drawn.update_yaxes(visible=False, range=[count - 0.45, -0.6], fixedrange=True)
+    return drawn
+
+
+def row_label(drawn: go.Figure, row: int, label: str) -> None:
+    """The text above the bar of a row, at the left edge."""
+    drawn.add_annotation(
+        x=0,
+        xref="paper",
+        y=row - 0.26,
+        text=label,
+        showarrow=False,
+        xanchor="left",
+        font={"size": 12, "color": INK},
+    )

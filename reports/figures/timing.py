@@ -24,6 +24,7 @@ _COLOURS = {
 def timing_figure(numbers: Timing) -> go.Figure:
     """Stacked bars of seconds: stages down, phases along."""
     figure = style.figure(100 + 36 * len(numbers.rows), barmode="stack", bargap=0.35)
+    figure.update_layout(legend_traceorder="normal")
     figure.update_xaxes(title_text="seconds of trials", rangemode="tozero")
     figure.update_yaxes(autorange="reversed", showgrid=False)
     for i, phase in enumerate(numbers.phases):

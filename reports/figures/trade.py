@@ -9,7 +9,7 @@ import plotly.graph_objects as go
 from reports.figures import style
 from reports.numbers.points import Point
 from reports.numbers.study import Limit
-from reports.numbers.units import knob_value, quantity, unit
+from reports.numbers.units import knob_value, quantity, sign, unit
 
 _MOST_CHANGES = 6
 
@@ -25,7 +25,7 @@ def trade_figure(
     best: int | None,
 ) -> go.Figure:
     """``base`` is the configuration that the hover texts show the difference to."""
-    figure = style.figure(460)
+    figure = style.figure(500, showlegend=False)
     figure.update_xaxes(title_text=unit(x).title)
     figure.update_yaxes(title_text=unit(y).title)
     for name, kind, marker in _LOOKS:
@@ -61,7 +61,7 @@ _LOOKS = (
     ("feasible", "feasible", {"symbol": "circle", "size": 7, "color": style.FEASIBLE}),
     ("over a limit", "over_limit", {"symbol": "triangle-up-open", "size": 9, "color": style.OVER}),
     (
-        "failed (predicted place)",
+        "failed",
         "failed",
         {
             "symbol": "x-thin",
@@ -88,6 +88,7 @@ def _scatter(
         return
     figure.add_scatter(
         name=name,
+        meta=name,
         mode="markers",
         x=[_value(p, x) for p in group],
         y=[_value(p, y) for p in group],
@@ -145,7 +146,8 @@ def _front_line(figure: go.Figure, drawn: Sequence[Point], *, x: str, y: str) ->
 def _draw_limits(figure: go.Figure, limits: Sequence[Limit], *, x: str, y: str) -> None:
     for limit in limits:
         words = unit(limit.metric)
-        label = f"limit {limit.op} {quantity(limit.metric, limit.value)}".replace("<", "&lt;")
+        amount = f"{sign(limit.op)} {quantity(limit.metric, limit.value)}"
+        label = f"limit {style.text(amount)}"
         line = {"color": style.OVER, "width": 1.5, "dash": "dash"}
         note = {"text": label, "font": {"color": style.OVER, "size": 11}}
         if limit.metric == x:

@@ -10,9 +10,9 @@ from reports.numbers.points import Point
 from reports.numbers.study import (
     Interval,
     KnobValue,
+    Limit,
     StudyData,
     Trial,
-    finite,
     interval,
     mapping,
 )
@@ -54,7 +54,7 @@ class MetricLine:
     best: Interval | None
     common: Interval | None
     upstream: Interval | None
-    limit: str  # e.g. "<= 8e10"; empty when none
+    limit: Limit | None
     is_objective: bool
 
 
@@ -234,8 +234,56 @@ def _metric_lines(
             best=interval(measured.get(name)),
             common=interval(common.get(name)),
             upstream=interval(upstream.get(name)),
-            limit=f"{limits[name].op} {finite(limits[name].value):g}" if name in limits else "",
+            limit=limits.get(name),
             is_objective=name in goals,
         )
         for name in names
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rung:
+    """One bar of the ladder from upstream to best; ``share`` is of the longest."""
+
+    label: str
+    kind: str  # upstream | common | best
+    value: float
+    share: float
+
+
+def ladder(concluded: Answer) -> tuple[Rung, ...]:
+    """The first objective of upstream, common practice and best; empty without a comparison."""
+    line = concluded.metrics[0]
+    rungs = [("Upstream", "upstream", line.upstream), ("Common practice", "common", line.common)]
+    rungs.append(("Best", "best", line.best))
+    known = [(label, kind, v.median) for label, kind, v in rungs if v is not None and v.median > 0]
+    if len(known) < 2 or line.best is None:
+        return ()
+    most = max(value for _, _, value in known)
+    return tuple(
+        Rung(label=label, kind=kind, value=value, share=value / most)
+        for label, kind, value in known
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Miss:
+    """The measured trial that came nearest to keeping every limit."""
+
+    number: int
+    limit: Limit  # the one it breaks most
+    value: float
+
+
+def nearest_miss(study: StudyData) -> Miss | None:
+    """By the largest relative excess over any of its limits; None when none was measured."""
+    found: list[tuple[float, Miss]] = []
+    for trial in study.trials:
+        over = [
+            (limit.excess(value), Miss(number=trial.number, limit=limit, value=value))
+            for limit in study.broken_limits(trial)
+            if (value := trial.metric(limit.metric)) is not None
+        ]
+        if over and len(over) == len(study.broken_limits(trial)):
+            found.append(max(over, key=lambda pair: pair[0]))
+    return min(found, key=lambda pair: pair[0])[1] if found else None

@@ -20,6 +20,8 @@ _FEWEST_TRIALS = 12
 _MOST_TRIALS = 600
 _ROUNDS = 12
 _TREES = 16
+_MOST_BARS = 12
+_SMALLEST = 0.005
 
 Array = npt.NDArray[np.float64]
 
@@ -42,6 +44,11 @@ class Importance:
     explained: float
     trials: int
     note: str
+
+    @property
+    def shown(self) -> tuple[Share, ...]:
+        """The ones worth a bar."""
+        return tuple(s for s in self.shares[:_MOST_BARS] if s.high >= _SMALLEST)
 
 
 def importance(study: StudyData) -> Importance:

@@ -10,6 +10,7 @@ from reports.numbers.study import StudyData, Trial, finite, mapping
 from reports.numbers.thinning import Thinned, thin
 
 MOST_POINTS = 1000
+_MOST_PROFILED = 5
 _BYTES = ("copy", "bytes", "bandwidth")
 _BOUNDS = ("bound", "label", "bottleneck")
 _CLASSES = ("kernel_time_ms", "kernel_seconds", "kernels", "classes", "time_by_class")
@@ -77,7 +78,8 @@ def roofline(study: StudyData) -> Roofline | None:
         spots=thin(spots, MOST_POINTS, keep=lambda spot: spot.rate == best),
         is_relative=relative,
         shares=shares,
-        bottlenecks=bottlenecks[-8:],
+        # The incumbent and the finalists are profiled late.
+        bottlenecks=bottlenecks[-_MOST_PROFILED:],
     )
 
 

@@ -49,6 +49,11 @@ class Limit:
     def is_met(self, value: float | None) -> bool:
         return value is not None and _COMPARE[self.op](value, self.value)
 
+    def excess(self, value: float) -> float:
+        """How far a value is over the limit, relative to it; 0 or less when met."""
+        over = value - self.value if self.op.startswith("<") else self.value - value
+        return over / (abs(self.value) or 1.0)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Interval:

@@ -103,6 +103,11 @@ def knob_value(value: KnobValue | None) -> str:
     return str(value)
 
 
+def percent(ratio: float) -> str:
+    """What a ratio earns, e.g. ``+16.0 %``."""
+    return f"{100 * (ratio - 1):+.1f} %".replace("-", "−")
+
+
 def duration(seconds: float) -> str:
     """``42 s``, ``6 min 5 s`` or ``2 h 3 min``."""
     if seconds < 60:
@@ -119,3 +124,8 @@ def _words(name: str) -> str:
     for plain, proper in _ACRONYMS.items():
         text = text.replace(plain, proper)
     return text
+
+
+def sign(op: str) -> str:
+    """A limit's comparison as a person writes it."""
+    return {"<=": "≤", ">=": "≥"}.get(op, op)

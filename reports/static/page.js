@@ -2,7 +2,7 @@
 /* What all parts of the page share: data blocks, theme, copying, saving. */
 const dataOf = (id) => JSON.parse(document.getElementById(id).textContent);
 const view = dataOf("view-data");
-const listeners = { theme: [], select: [] };
+const listeners = { theme: [], select: [], first: [], drawn: [] };
 
 function make(tag, attributes = {}, ...children) {
   const node = document.createElement(tag);
@@ -14,10 +14,13 @@ function make(tag, attributes = {}, ...children) {
 /* Outside text: isolated, so that its direction of writing ends with it. */
 const outside = (text, tag = "bdi") => make(tag, {}, String(text));
 
-function shortNumber(value, digits = 5) {
+/* At least `digits` significant figures; the whole part is never rounded away. */
+function shortNumber(value, digits = 4) {
   if (value === null || value === undefined) return "–";
-  if (value !== 0 && (Math.abs(value) >= 1e15 || Math.abs(value) < 1e-4)) return value.toExponential(3);
-  return value.toLocaleString("en-US", { maximumSignificantDigits: digits });
+  if (value === 0) return "0";
+  const size = Math.floor(Math.log10(Math.abs(value)));
+  if (size >= 15 || size < -4) return value.toExponential(digits - 1);
+  return value.toLocaleString("en-US", { maximumFractionDigits: Math.max(0, digits - 1 - size) });
 }
 
 function quantity(metric, value) {
@@ -46,6 +49,9 @@ document.getElementById("theme").addEventListener("click", () => {
 });
 system.addEventListener("change", () => applyTheme());
 document.getElementById("print").addEventListener("click", () => window.print());
+
+const signs = { "<=": "≤", ">=": "≥" };
+const signOf = (op) => signs[op] ?? op;
 
 /* Copying: file:// pages may lack the clipboard interface, the old way works there. */
 async function copyText(text) {

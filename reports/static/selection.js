@@ -36,16 +36,19 @@ function showPanel(row) {
   );
   const reason = decoded(trials.reason, row);
   if (reason) panel.append(make("p", {}, outside(reason)));
-  panel.append(metricList(row), differencePart(row), ...commandPart(row), ...samplePart(number));
+  panel.append(make("div", { class: "three" }, metricList(row), differencePart(row), make("div", {}, ...commandPart(row), ...samplePart(number))));
   for (const notice of trials.notices[number] ?? []) panel.append(make("p", { class: "note" }, outside(notice)));
 }
+
+const limitKept = (limit, value) => ({ "<=": value <= limit.value, ">=": value >= limit.value, "<": value < limit.value, ">": value > limit.value })[limit.op];
 
 function metricList(row) {
   const list = make("dl");
   for (const [metric, values] of Object.entries(trials.metrics)) {
     if (values[row] === null) continue;
     const limit = trials.limits.find((l) => l.metric === metric);
-    list.append(make("dt", {}, outside(view.units[metric]?.label ?? metric)), make("dd", {}, quantity(metric, values[row]) + (limit ? ` (limit ${limit.op} ${quantity(metric, limit.value)})` : "")));
+    list.append(make("dt", {}, outside(view.units[metric]?.label ?? metric)), make("dd", {}, quantity(metric, values[row])));
+    if (limit) list.append(make("dt", { class: "limit" }, `limit ${signOf(limit.op)} ${quantity(metric, limit.value)}`), make("dd", { class: limitKept(limit, values[row]) ? "" : "broken" }, limitKept(limit, values[row]) ? "kept" : "broken"));
   }
   list.append(make("dt", {}, "Took"), make("dd", {}, `${shortNumber(trials.seconds[row], 3)} s`));
   return list;
@@ -65,7 +68,7 @@ function differencePart(row) {
   };
   picker.addEventListener("change", fill);
   fill();
-  part.append(make("p", {}, make("strong", {}, "Difference to "), picker), list);
+  part.append(make("p", { class: "pick" }, "Changed from ", picker), list);
   return part;
 }
 

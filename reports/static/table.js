@@ -1,8 +1,8 @@
 /* The table of all trials: sorted, filtered, a page at a time; and the CSV file of what is shown. */
-const PAGE = 50;
+const PAGE = 25;
 const table = document.getElementById("trials-table");
 const box = (id) => document.getElementById(id);
-const state = { sort: "number", down: false, page: 0, only: null };
+const state = { sort: trials.objectives[0].metric, down: trials.objectives[0].direction === "max", page: 0, only: null };
 
 const fixed = [
   { name: "number", label: "trial", end: true, get: (row) => trials.number[row] },
@@ -146,10 +146,7 @@ table.addEventListener("click", (event) => {
 listeners.select.push(() => {
   for (const line of table.tBodies[0].rows) line.classList.toggle("chosen", trials.number[line.dataset.row] === selection.number);
 });
-window.showOnly = (numbers) => { state.only = numbers; state.page = 0; render(); };
+function showOnly(numbers) { state.only = numbers; state.page = 0; render(); }
 
 render();
-applyTheme();
 if (trials.best !== null) select(trials.best);
-/* Two frames: the answer is on the screen before the charts begin. */
-requestAnimationFrame(() => requestAnimationFrame(() => setTimeout(() => { loadPlotly(); drawInTurn(); }, 0)));

@@ -1,0 +1,111 @@
+/* What is chosen in one chart shows in the others; axes, legend and brushes of the report. */
+const trade = document.querySelector('[data-figure="trade"]');
+const coordinates = document.querySelector('[data-figure="coordinates"]');
+
+listeners.first.push((place) => {
+  place.on("plotly_click", (event) => {
+    const number = event.points.map((p) => p.customdata).find((n) => n !== undefined && n !== null);
+    if (number !== undefined) select(number);
+  });
+  if (place === coordinates) watchBrush();
+});
+listeners.drawn.push((place) => {
+  if (place === trade) { applyAxes(); applyHidden(); }
+  markSelected(place);
+});
+
+/* A ring (or a thick line) around what is selected, in every chart that shows it. */
+function markSelected(place) {
+  const ring = place.data.findIndex((t) => t.meta === "selected");
+  if (ring < 0) return;
+  const xs = [], ys = [];
+  for (const trace of place.data) {
+    if (!trace.customdata || trace.meta === "selected" || trace.visible === false) continue;
+    for (let j = 0; j < trace.customdata.length; j++) {
+      if (trace.customdata[j] === null || ![selection.point, selection.number].includes(trace.customdata[j])) continue;
+      xs.push(trace.x[j]);
+      ys.push(trace.y[j]);
+    }
+  }
+  Plotly.restyle(place, { x: [xs], y: [ys] }, [ring]);
+}
+listeners.select.push(() => { for (const place of drawn.keys()) markSelected(place); });
+
+/* Axes of the trade-off can be any two metrics. */
+const axisX = document.getElementById("axis-x"), axisY = document.getElementById("axis-y");
+for (const [list, start] of [[axisX, view.axes[0]], [axisY, view.axes[1]]]) {
+  for (const [name, unit] of Object.entries(view.units)) list.append(make("option", { value: name }, unit.label));
+  list.value = start;
+  list.addEventListener("change", () => { if (drawn.has(trade)) redraw(trade); });
+}
+
+const rowOfPoint = new Map(view.points.number.map((number, i) => [number, i]));
+function applyAxes() {
+  const x = axisX.value, y = axisY.value;
+  if (x === view.axes[0] && y === view.axes[1]) return;
+  const column = (metric) => (number) => {
+    const value = view.points.metrics[metric][rowOfPoint.get(number)];
+    return value === null ? null : value * view.units[metric].scale;
+  };
+  const changes = { x: [], y: [] }, traces = [];
+  trade.data.forEach((trace, i) => {
+    if (trace.meta === "selected") return;
+    const numbers = trace.customdata ?? [];
+    changes.x.push(numbers.map(column(x)));
+    changes.y.push(numbers.map(column(y)));
+    traces.push(i);
+  });
+  Plotly.restyle(trade, changes, traces);
+  const shapes = [], annotations = [], colour = darkNow() ? view.dark[view.over] : view.over;
+  for (const limit of view.limits) {
+    const value = limit.value * (view.units[limit.metric]?.scale ?? 1), line = { color: colour, width: 1.5, dash: "dash" };
+    if (limit.metric === x) shapes.push({ type: "line", x0: value, x1: value, yref: "paper", y0: 0, y1: 1, line });
+    else if (limit.metric === y) shapes.push({ type: "line", y0: value, y1: value, xref: "paper", x0: 0, x1: 1, line });
+  }
+  Plotly.relayout(trade, { shapes, annotations, "xaxis.title.text": view.units[x].title, "yaxis.title.text": view.units[y].title, "xaxis.autorange": true, "yaxis.autorange": true });
+}
+
+/* The words above the trade-off are its legend: each hides or shows its points. */
+const hidden = new Set();
+for (const button of document.querySelectorAll("[data-trace]")) {
+  button.addEventListener("click", () => {
+    const name = button.dataset.trace;
+    if (!hidden.delete(name)) hidden.add(name);
+    button.setAttribute("aria-pressed", String(!hidden.has(name)));
+    if (drawn.has(trade)) { applyHidden(); markSelected(trade); }
+  });
+}
+function applyHidden() {
+  trade.data.forEach((trace, i) => {
+    const visible = !hidden.has(trace.meta === "front line" ? "front" : trace.meta);
+    if ((trace.visible ?? true) !== visible) Plotly.restyle(trade, { visible }, [i]);
+  });
+}
+
+/* Parallel coordinates: a box over an axis keeps the lines whose points lie in it. */
+function watchBrush() {
+  const all = () => {
+    if (coordinates.layout.selections?.length) Plotly.relayout(coordinates, { selections: [] });
+    filterLines(() => true);
+    showOnly(null);
+  };
+  coordinates.on("plotly_selected", (event) => {
+    if (!event) return all();
+    const kept = new Set(event.points.map((p) => p.customdata));
+    if (!kept.size) return all();
+    filterLines((number) => kept.has(number));
+    return showOnly(kept);
+  });
+  coordinates.on("plotly_deselect", all);
+}
+
+function filterLines(keeps) {
+  drawn.get(coordinates).data.forEach((trace, i) => {
+    if (trace.meta === "selected") return;
+    const original = sourceData[i];
+    const y = original.y.map((v, j) => (original.customdata[j] !== null && keeps(original.customdata[j]) ? v : null));
+    Plotly.restyle(coordinates, { y: [y], selectedpoints: [null] }, [i]);
+  });
+}
+/* Plotly may change the data that it was given, so the lines are kept apart. */
+const sourceData = coordinates ? JSON.parse(sources.get(coordinates)).data : [];

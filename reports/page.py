@@ -21,13 +21,14 @@ from reports.figures.roofline import bottleneck_figure, roofline_figure
 from reports.figures.timing import timing_figure
 from reports.figures.trade import trade_figure
 from reports.numbers import reproduce, units
-from reports.numbers.answer import BASELINES, Answer, answer, baseline_trials, ladder, nearest_miss
+from reports.numbers.answer import BASELINES, Answer, answer, baseline_trials
 from reports.numbers.audit import audit
 from reports.numbers.coordinates import Coordinates, coordinates
 from reports.numbers.earned import Waterfall, waterfall
-from reports.numbers.failures import failures, totals, unknown_values
+from reports.numbers.failures import failures, nearest_miss, totals, unknown_values
 from reports.numbers.history import History, history
 from reports.numbers.importance import Importance, importance
+from reports.numbers.ladder import ladder
 from reports.numbers.points import Point, counts, points
 from reports.numbers.prediction import Prediction, predictions
 from reports.numbers.roofline import Roofline, roofline

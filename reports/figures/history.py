@@ -16,6 +16,8 @@ _LOOKS = {
     "refine": ("triangle-up", style.FIFTH),
     "final": ("star", style.GAIN),
     "ablation": ("cross", style.OVER),
+    "neighbour": ("diamond-open", style.FAILED),
+    "canary": ("square-open", style.INK),
 }
 
 

@@ -17,7 +17,8 @@ from reports.numbers.study import (
     mapping,
 )
 
-BASELINES = {"common_practice": "common practice", "default": "upstream defaults"}
+_COMMON = "common_practice"
+BASELINES = {_COMMON: "common practice", "default": "upstream defaults"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,25 +76,38 @@ class Answer:
 
 
 def answer(study: StudyData, points: list[Point]) -> Answer:
-    """From the outcome where there is one, from the best trial so far otherwise."""
+    """From the final stage where there was one, from single measurements otherwise."""
     outcome = study.outcome
-    if outcome is not None and outcome.get("best") is not None:
-        return _concluded(study, outcome)
-    return _provisional(study, points)
+    if outcome is None:
+        return _provisional(study, best_point(study, points))
+    best = outcome.get("best")
+    if best is None or study.goal.metric not in mapping(outcome.get("measured")):
+        return _provisional(study, next((p for p in points if best in p.trials), None))
+    return _concluded(study, outcome)
+
+
+def named_baselines(outcome: Mapping[str, Any]) -> dict[str, Any]:
+    """Metric intervals of the outcome's baselines, under the names of BASELINES."""
+    held = mapping(outcome.get("baselines"))
+    return {_canonical(name): metrics for name, metrics in held.items()}
+
+
+def _canonical(name: str) -> str:
+    return "default" if name in ("upstream", "upstream_default") else name
 
 
 def baseline_trials(study: StudyData) -> dict[str, Trial]:
     """The trials that measured the baselines: the first COMPLETE one of each, if any."""
     found: dict[str, Trial] = {}
-    wanted = {str(p.get("name")): mapping(p.get("configuration")) for p in _presets(study)}
-    common = wanted.get("common_practice")
+    named = (mapping(p.get("configuration")) for p in _presets(study) if p.get("name") == _COMMON)
+    common = next(named, {})
     for trial in study.trials:
         if not study.is_known(trial):
             continue
         if trial.stage == "default":
             found.setdefault("default", trial)
-        elif common and common.items() <= trial.configuration.items():
-            found.setdefault("common_practice", trial)
+        elif trial.label == _COMMON or (common and common.items() <= trial.configuration.items()):
+            found.setdefault(_COMMON, trial)
     return found
 
 
@@ -120,9 +134,14 @@ def _presets(study: StudyData) -> list[Mapping[str, Any]]:
 
 
 def _concluded(study: StudyData, outcome: Mapping[str, Any]) -> Answer:
-    measured, baselines = mapping(outcome.get("measured")), mapping(outcome.get("baselines"))
+    measured, baselines = mapping(outcome.get("measured")), named_baselines(outcome)
     gains = [
-        Gain(baseline=str(c["baseline"]), ratio=ratio, verdict=str(c["verdict"]), is_proven=True)
+        Gain(
+            baseline=_canonical(str(c["baseline"])),
+            ratio=ratio,
+            verdict=str(c["verdict"]),
+            is_proven=True,
+        )
         for c in map(mapping, outcome.get("comparisons") or ())
         if (ratio := interval(c.get("gain"))) is not None
     ]
@@ -149,9 +168,8 @@ def _concluded(study: StudyData, outcome: Mapping[str, Any]) -> Answer:
     )
 
 
-def _provisional(study: StudyData, points: list[Point]) -> Answer:
-    best, bases = best_point(study, points), baseline_trials(study)
-    stopped = str(mapping(study.outcome).get("stopped_because") or "")
+def _provisional(study: StudyData, best: Point | None) -> Answer:
+    bases, outcome = baseline_trials(study), mapping(study.outcome)
     configuration = best.configuration if best else {}
     start = bases.get("common_practice") or bases.get("default")
     changed = difference(configuration, start.configuration) if start else {}
@@ -170,10 +188,10 @@ def _provisional(study: StudyData, points: list[Point]) -> Answer:
         changed=changed,
         changes=_changes(study, configuration, {**upstream, **changed}, {}),
         metrics=_metric_lines(study, measured, baselines),
-        verdict=str(mapping(study.outcome).get("verdict") or ""),
+        verdict=str(outcome.get("verdict") or ""),
         is_extrapolated=best is not None and not best.is_full_depth,
         is_provisional=True,
-        stopped_because=stopped,
+        stopped_because=str(outcome.get("stopped_because") or ""),
     )
 
 
@@ -213,10 +231,10 @@ def _changes(
 
 
 def _common_configuration(study: StudyData) -> Mapping[str, KnobValue]:
-    trial = baseline_trials(study).get("common_practice")
+    trial = baseline_trials(study).get(_COMMON)
     if trial is not None:
         return trial.configuration
-    named = (p for p in _presets(study) if p.get("name") == "common_practice")
+    named = (p for p in _presets(study) if p.get("name") == _COMMON)
     return mapping(next(named, {}).get("configuration"))
 
 
@@ -239,51 +257,3 @@ def _metric_lines(
         )
         for name in names
     )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rung:
-    """One bar of the ladder from upstream to best; ``share`` is of the longest."""
-
-    label: str
-    kind: str  # upstream | common | best
-    value: float
-    share: float
-
-
-def ladder(concluded: Answer) -> tuple[Rung, ...]:
-    """The first objective of upstream, common practice and best; empty without a comparison."""
-    line = concluded.metrics[0]
-    rungs = [("Upstream", "upstream", line.upstream), ("Common practice", "common", line.common)]
-    rungs.append(("Best", "best", line.best))
-    known = [(label, kind, v.median) for label, kind, v in rungs if v is not None and v.median > 0]
-    if len(known) < 2 or line.best is None:
-        return ()
-    most = max(value for _, _, value in known)
-    return tuple(
-        Rung(label=label, kind=kind, value=value, share=value / most)
-        for label, kind, value in known
-    )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Miss:
-    """The measured trial that came nearest to keeping every limit."""
-
-    number: int
-    limit: Limit  # the one it breaks most
-    value: float
-
-
-def nearest_miss(study: StudyData) -> Miss | None:
-    """By the largest relative excess over any of its limits; None when none was measured."""
-    found: list[tuple[float, Miss]] = []
-    for trial in study.trials:
-        over = [
-            (limit.excess(value), Miss(number=trial.number, limit=limit, value=value))
-            for limit in study.broken_limits(trial)
-            if (value := trial.metric(limit.metric)) is not None
-        ]
-        if over and len(over) == len(study.broken_limits(trial)):
-            found.append(max(over, key=lambda pair: pair[0]))
-    return min(found, key=lambda pair: pair[0])[1] if found else None

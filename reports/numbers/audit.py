@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import statistics
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from reports.numbers.study import Interval, KnobValue, StudyData, Trial
+
+_BASELINE = "baseline"  # the label of an audit's untouched trials
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,7 +20,7 @@ class Audited:
     value: KnobValue
     effective: KnobValue | None  # None: not read back
     status: str
-    effect: Interval | None  # ratio of the first objective against the default
+    effect: Interval | None  # ratio of the first objective against the nearest baseline
     reason: str
 
     @property
@@ -27,51 +30,65 @@ class Audited:
 
 
 def audit(study: StudyData) -> list[Audited]:
-    """One row per knob that an audit trial changed."""
+    """One row per audited knob; repeats of it are one row."""
     trials = [t for t in study.trials if t.stage == "audit"]
-    if not trials:
-        return []
-    base = _base(study, trials)
-    return [row for trial in trials for row in _rows(study, trial, base)]
+    bases = [t for t in trials if t.label == _BASELINE]
+    bases = bases or [t for t in study.trials if t.stage == "default"]
+    cases: dict[str, list[Trial]] = {}
+    for trial in trials:
+        if trial.label != _BASELINE:
+            cases.setdefault(_knob(study, trial), []).append(trial)
+    return [_row(study, knob, group, bases) for knob, group in cases.items()]
 
 
-def _base(study: StudyData, trials: list[Trial]) -> float | None:
-    """The median of the untouched trials: of the audit itself, or of the default stage."""
-    metric = study.goal.metric
-    untouched = [t for t in trials if not _changed(study, t)]
-    untouched = untouched or [t for t in study.trials if t.stage == "default"]
-    values = [v for t in untouched if (v := t.metric(metric)) is not None]
-    return statistics.median(values) if values else None
-
-
-def _changed(study: StudyData, trial: Trial) -> dict[str, KnobValue]:
-    listed = {
-        str(a.get("name")): a.get("value") for a in trial.applied if a.get("is_default") is False
-    }
-    if listed:
-        return {name: value for name, value in listed.items() if value is not None}
-    return {
-        name: value
+def _knob(study: StudyData, trial: Trial) -> str:
+    """The audited knob: the label says it; in its absence the one that is off its default."""
+    if trial.label:
+        return trial.label
+    off = [
+        name
         for name, value in trial.configuration.items()
         if study.defaults.get(name, value) != value
-    }
-
-
-def _rows(study: StudyData, trial: Trial, base: float | None) -> list[Audited]:
-    value = trial.metric(study.goal.metric)
-    effect = None
-    if value is not None and value > 0 and base is not None and base > 0:
-        ratio = (value / base) ** -study.goal.sign
-        effect = Interval(median=ratio, low=None, high=None, n=1)
-    return [
-        Audited(
-            number=trial.number,
-            knob=name,
-            value=set_to,
-            effective=trial.effective.get(name),
-            status=trial.status,
-            effect=effect,
-            reason=trial.reason,
-        )
-        for name, set_to in _changed(study, trial).items()
     ]
+    return off[-1] if off else "?"
+
+
+def _row(study: StudyData, knob: str, group: list[Trial], bases: Sequence[Trial]) -> Audited:
+    complete = [t for t in group if t.is_complete]
+    shown = (complete or group)[-1]
+    return Audited(
+        number=shown.number,
+        knob=knob,
+        value=shown.configuration.get(knob, ""),
+        effective=shown.effective.get(knob),
+        status=shown.status,
+        effect=_effect(study, knob, complete, bases),
+        reason=shown.reason,
+    )
+
+
+def _effect(
+    study: StudyData, knob: str, tried: Sequence[Trial], bases: Sequence[Trial]
+) -> Interval | None:
+    """Medians against the baselines that differ in as few other knobs as any does."""
+    goal = study.goal
+    values = [v for t in tried if (v := t.metric(goal.metric)) is not None and v > 0]
+    known = [b for b in bases if (b.metric(goal.metric) or 0) > 0]
+    if not values or not known:
+        return None
+    far = {b.number: _distance(tried[0], b, knob) for b in known}
+    near = [b.metrics[goal.metric] for b in known if far[b.number] == min(far.values())]
+    ratios = sorted((v / b) ** -goal.sign for v in values for b in near)
+    middle = (statistics.median(values) / statistics.median(near)) ** -goal.sign
+    spread = len(ratios) > 1
+    return Interval(
+        median=middle,
+        low=ratios[0] if spread else None,
+        high=ratios[-1] if spread else None,
+        n=len(values),
+    )
+
+
+def _distance(trial: Trial, base: Trial, knob: str) -> int:
+    names = trial.configuration.keys() | base.configuration.keys()
+    return sum(trial.configuration.get(n) != base.configuration.get(n) for n in names - {knob})

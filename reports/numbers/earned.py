@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from reports.numbers.answer import BASELINES
+from reports.numbers.answer import BASELINES, named_baselines
 from reports.numbers.study import Interval, KnobValue, StudyData, interval, mapping
 
 
@@ -98,7 +98,7 @@ def _total(label: str, value: Interval) -> Step:
 
 def _start(outcome: Mapping[str, Any], metric: str) -> tuple[str, Interval | None]:
     """The baseline that the contributions count from: common practice where there is one."""
-    baselines = mapping(outcome.get("baselines"))
+    baselines = named_baselines(outcome)
     for name, words in BASELINES.items():
         if start := interval(mapping(baselines.get(name)).get(metric)):
             return words, start

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from reports.numbers.study import KnobValue, StudyData, Trial
+from reports.numbers.study import KnobValue, Limit, StudyData, Trial
 
 MEANINGS = {
     "COMPLETE": "measured",
@@ -124,3 +124,26 @@ def _reason(study: StudyData, group: list[Trial]) -> Reason:
         detail=example.detail[-MOST_DETAIL:],
         numbers=tuple(t.number for t in group),
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Miss:
+    """The measured trial that came nearest to keeping every limit."""
+
+    number: int
+    limit: Limit  # the one it breaks most
+    value: float
+
+
+def nearest_miss(study: StudyData) -> Miss | None:
+    """By the largest relative excess over any of its limits; None when none was measured."""
+    found: list[tuple[float, Miss]] = []
+    for trial in study.trials:
+        over = [
+            (limit.excess(value), Miss(number=trial.number, limit=limit, value=value))
+            for limit in study.broken_limits(trial)
+            if (value := trial.metric(limit.metric)) is not None
+        ]
+        if over and len(over) == len(study.broken_limits(trial)):
+            found.append(max(over, key=lambda pair: pair[0]))
+    return min(found, key=lambda pair: pair[0])[1] if found else None

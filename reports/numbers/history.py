@@ -8,7 +8,18 @@ from reports.numbers.study import StudyData
 from reports.numbers.thinning import Thinned, thin
 
 MOST_POINTS = 2500
-STAGES = ("default", "preset", "screening", "search", "refine", "final", "ablation")
+STAGES = (
+    "default",
+    "preset",
+    "screening",
+    "search",
+    "refine",
+    "ablation",
+    "final",
+    "neighbour",
+    "canary",
+)
+_REPEATS = ("final", "ablation", "neighbour", "canary")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,7 +43,7 @@ class History:
 
 
 def history(study: StudyData) -> History:
-    """The final stage and the ablation repeat known settings, so they set no record."""
+    """Stages that repeat known settings set no record."""
     moments, staircase = [], []
     best: float | None = None
     goal = study.goal
@@ -40,7 +51,7 @@ def history(study: StudyData) -> History:
         if trial.stage == "audit":
             continue
         value, able = trial.metric(goal.metric), study.is_feasible(trial)
-        beats = able and value is not None and trial.stage not in ("final", "ablation")
+        beats = able and value is not None and trial.stage not in _REPEATS
         beats = beats and (best is None or goal.sign * value < goal.sign * best)  # type: ignore[operator]
         if beats and value is not None:
             best = value

@@ -11,7 +11,7 @@ from autotune import pareto
 from reports.numbers.study import KnobValue, StudyData, Trial
 
 # Stages whose trials answer another question than "what is best".
-_ASIDE = ("audit",)
+_ASIDE = ("audit", "canary")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

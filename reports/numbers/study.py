@@ -71,6 +71,7 @@ class Trial:
 
     number: int
     stage: str
+    label: str  # the preset, the arm of the final, the audited knob
     status: str
     configuration: Mapping[str, KnobValue]
     metrics: Mapping[str, float]
@@ -235,6 +236,7 @@ def _trial(record: Mapping[str, Any]) -> Trial:
     return Trial(
         number=int(spec["number"]),
         stage=str(spec.get("stage") or "search"),
+        label=str(spec.get("label") or ""),
         status=str(record["status"]),
         configuration=dict(spec.get("configuration") or {}),
         metrics=metrics,

@@ -99,7 +99,7 @@ def _samples(
     trials: Sequence[Trial], kinds: Mapping[int, str]
 ) -> dict[str, dict[str, list[float]]]:
     """By trial number and metric. Front, baselines and final stage come first in the budget."""
-    wanted = ("default", "preset", "final", "ablation")
+    wanted = ("default", "preset", "final", "ablation", "neighbour")
     order = sorted(
         (t for t in trials if t.samples),
         key=lambda t: (kinds.get(t.number) != "front", t.stage not in wanted, t.number),

@@ -40,8 +40,11 @@ def _parser() -> argparse.ArgumentParser:
 
 def _page(asked: argparse.Namespace) -> str:
     studies = [load(path) for path in asked.studies]
-    from reports import page  # after the input was found good: the charts take a second to load
+    # After the input was found good: the charts take a second to load.
+    from reports import compare_page, page
 
+    if asked.compare:
+        return compare_page.render(studies[0], studies[1])
     return page.render(studies[0], strict=asked.strict)
 
 

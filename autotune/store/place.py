@@ -1,0 +1,95 @@
+"""Where a store lies: a SQLite file, or a database server."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import parse_qsl, quote
+
+from sqlalchemy import URL, make_url
+from sqlalchemy.exc import ArgumentError
+
+from autotune.store.fault import StoreError
+
+_SQLITE = "sqlite:///"
+_HEADER = b"SQLite format 3\0"
+_IN_MEMORY = "a store in memory forgets everything; give --store a file"
+# Write-ahead logging needs memory shared by all writers; between hosts there is none, and some of
+# these accept the setting and then lose data.
+_NETWORK = ("nfs", "lustre", "gpfs", "cifs", "smb", "9p", "afs", "beegfs", "ceph", "fuse.")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """The file of a SQLite store, or the URL of any other."""
+
+    url: URL
+    path: Path | None = None
+    vfs: str = ""  # of SQLite, such as unix-dotfile where a file system has no locks
+
+    @property
+    def name(self) -> str:
+        """For people: the file, or the URL without its password."""
+        return str(self.path) if self.path is not None else self.url.render_as_string()
+
+    def uri(self, mode: str) -> str:
+        """The file in SQLite's own notation."""
+        vfs = f"&vfs={quote(self.vfs)}" if self.vfs else ""
+        return f"file:{quote(str(self.path))}?mode={mode}{vfs}"
+
+
+def place_of(url: str) -> Place:
+    """Read a URL or a plain path; StoreError when it is neither."""
+    if "://" not in url or url.startswith(_SQLITE):
+        return _file_place(url.removeprefix(_SQLITE))
+    try:
+        made = make_url(url)
+    except ArgumentError:
+        raise StoreError("--store should be a file or a URL like postgresql://host/name") from None
+    if made.drivername.startswith("sqlite"):
+        raise StoreError(_IN_MEMORY)
+    if made.drivername in ("postgres", "postgresql"):
+        made = made.set(drivername="postgresql+psycopg")
+    return Place(url=made)
+
+
+def _file_place(text: str) -> Place:
+    """Everything is the path, question marks too, but for our own ``?vfs=``."""
+    path, _, query = text.rpartition("?")
+    options = dict(parse_qsl(query))
+    if not path or options.keys() != {"vfs"}:
+        path, options = text, {}
+    if path in ("", ":memory:"):
+        raise StoreError(_IN_MEMORY)
+    absolute = Path(path).absolute()
+    url = URL.create("sqlite", database=str(absolute))
+    return Place(url=url, path=absolute, vfs=options.get("vfs", ""))
+
+
+def holds_database(path: Path) -> bool:
+    """Whether there is anything to read yet; StoreError when a file is something else."""
+    if path.is_dir():
+        raise StoreError(f"{path} is a folder; --store needs a file")
+    if not path.exists():
+        return False
+    with path.open("rb") as file:
+        start = file.read(len(_HEADER))
+    if start and start != _HEADER:
+        raise StoreError(f"{path} is not a database; give --store another file")
+    return bool(start)
+
+
+def network_file_system(path: Path) -> str:
+    """The kind of a network file system that a path lies on, or an empty string."""
+    try:
+        lines = Path("/proc/self/mountinfo").read_text().splitlines()
+    except OSError:
+        return ""
+    longest, kind = -1, ""
+    for line in lines:
+        before, _, after = line.partition(" - ")
+        mount = Path(re.sub(r"\\(\d{3})", lambda m: chr(int(m[1], 8)), before.split()[4]))
+        if len(mount.parts) >= longest and path.resolve().is_relative_to(mount):
+            longest, kind = len(mount.parts), after.split()[0]
+    return kind if kind.startswith(_NETWORK) else ""

@@ -1,0 +1,58 @@
+"""The tables, as the newest migration leaves them."""
+
+from __future__ import annotations
+
+from sqlalchemy import BigInteger, Float, ForeignKey, Index, Integer, String, Text
+from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+
+
+class Base(DeclarativeBase):
+    """Names start with ``autotune_``, so that a team's database may hold other things beside."""
+
+
+class StudyTable(Base):
+    """One row per study; ``next_number`` is the first trial number that nobody has claimed."""
+
+    __tablename__ = "autotune_study"
+
+    id: Mapped[int] = mapped_column(Integer, primary_key=True)
+    name: Mapped[str] = mapped_column(String(200), unique=True)
+    state: Mapped[str] = mapped_column(String(20))
+    next_number: Mapped[int] = mapped_column(Integer, default=0)
+    created_at: Mapped[str] = mapped_column(String(40))
+    document: Mapped[str] = mapped_column(Text)  # the spec as JSON
+    outcome: Mapped[str | None] = mapped_column(Text)
+
+
+class TrialTable(Base):
+    """A finished trial: the whole record as one JSON document, and what is asked for by column."""
+
+    __tablename__ = "autotune_trial"
+    __table_args__ = (Index("autotune_trial_by_status", "study_id", "status"),)
+
+    study_id: Mapped[int] = mapped_column(
+        ForeignKey("autotune_study.id", ondelete="CASCADE"), primary_key=True
+    )
+    number: Mapped[int] = mapped_column(Integer, primary_key=True, autoincrement=False)
+    status: Mapped[str] = mapped_column(String(30))
+    stage: Mapped[str] = mapped_column(String(30))
+    document: Mapped[str] = mapped_column(Text)
+
+
+class ClaimTable(Base):
+    """A trial number that a driver is working on, or had been when it died."""
+
+    __tablename__ = "autotune_claim"
+
+    study_id: Mapped[int] = mapped_column(
+        ForeignKey("autotune_study.id", ondelete="CASCADE"), primary_key=True
+    )
+    number: Mapped[int] = mapped_column(Integer, primary_key=True, autoincrement=False)
+    state: Mapped[str] = mapped_column(String(20))  # running | abandoned
+    owner: Mapped[str] = mapped_column(String(200))
+    host: Mapped[str] = mapped_column(String(200))
+    machine: Mapped[str] = mapped_column(String(200))  # boot and process namespace, see owner.py
+    pid: Mapped[int] = mapped_column(Integer)
+    process_start: Mapped[int] = mapped_column(BigInteger)
+    claimed_at: Mapped[float] = mapped_column(Float)  # seconds since 1970
+    seen_at: Mapped[float] = mapped_column(Float)

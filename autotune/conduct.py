@@ -11,7 +11,7 @@ from pathlib import Path
 
 from autotune import candidates, deliver, final
 from autotune.cluster import for_plan
-from autotune.driver_file import driving
+from autotune.driver_file import driving, leading
 from autotune.final import FinalStage
 from autotune.launch import Cluster
 from autotune.plan import Plan
@@ -26,7 +26,7 @@ COMMON = "common_practice"
 _FINAL_SHARE = 0.5  # of the budget, at most
 _ARMS, _REPEATS = 3, 5
 _ABLATION_SHARE = 0.35  # of what the final stage gets
-_TRIALS_KEPT_FOR_FINAL = 20  # where the budget counts trials: at most, and at most a third
+_TRIALS_KEPT_FOR_FINAL = 20  # where the budget counts trials: at most, and at most half
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,23 +63,20 @@ def conduct(
         emit(Event(kind="notice", text=f"trial {number} was abandoned and will run again"))
     records = list(store.load(name).records)
     with driving(folder), for_plan(plan, folder) as cluster:
-        started = time.monotonic()
         session = Session(
             plan=plan,
             folder=folder,
             owner=f"{socket.gethostname()}:{os.getpid()}",
             emit=emit,
-            deadline=_deadline(plan, records, started),
+            deadline=_deadline(plan, records, time.monotonic()),
         )
         store.set_state(name, "running")
         progress = Progress(records=records, seen={r.spec.number for r in records})
-        if source is not None:
-            reason = drive_all(source, session, store, cluster, progress, interrupted)
-            outcome: Outcome | None = None
+        if source is None:
+            _stages(session, store, cluster, progress, interrupted)
         else:
-            reason, outcome = _stages(session, store, cluster, progress, interrupted)
-    state = _state(reason)
-    store.finish(name, outcome or Outcome(best=None, stopped_because=reason), state)
+            reason = drive_all(source, session, store, cluster, progress, interrupted)
+            store.finish(name, Outcome(best=None, stopped_because=reason), _state(reason))
     return store.load(name)
 
 
@@ -109,7 +106,7 @@ def _stages(
     cluster: Cluster,
     progress: Progress,
     interrupted: Callable[[], bool],
-) -> tuple[str, Outcome]:
+) -> None:
     plan = session.plan
     strategy = factory.make(
         plan.spec.strategy,
@@ -145,13 +142,28 @@ def _stages(
     )
     for text in strategy.notices():
         session.emit(Event(kind="notice", text=text))
-    if not with_final:
-        return reason, _unconfirmed(plan, progress.records, reason)
-    stage = _final_stage(plan, progress.records, session)
+    with leading(session.folder) as first:
+        if not first:
+            session.emit(Event(kind="notice", text="another driver runs the final stage"))
+            return
+        if with_final:
+            reason, outcome = _final(session, store, cluster, progress, interrupted, reason)
+        else:
+            outcome = _unconfirmed(plan, progress.records, reason)
+        store.finish(plan.spec.name, outcome, _state(reason))
+
+
+def _final(
+    session: Session,
+    store: Store,
+    cluster: Cluster,
+    progress: Progress,
+    interrupted: Callable[[], bool],
+    reason: str,
+) -> tuple[str, Outcome]:
+    stage = _final_stage(session.plan, progress.records, session)
     stage.replay(progress.records)
-    if not reason.startswith(("interrupted", "the last")) and store.lead_final(
-        plan.spec.name, session.owner
-    ):
+    if _state(reason) == "finished":
         session.emit(Event(kind="stage", text="final: best and baselines in turn"))
         ended = drive_all(stage, session, store, cluster, progress, interrupted)
         reason = reason if ended == "space exhausted" else f"{reason}; final stage: {ended}"
@@ -162,7 +174,7 @@ def _search_total(plan: Plan, with_final: bool) -> int | None:
     total = plan.spec.budget.trials
     if total is None or not with_final:
         return total
-    return total - min(total // 3, _TRIALS_KEPT_FOR_FINAL)
+    return total - min(total // 2, _TRIALS_KEPT_FOR_FINAL)
 
 
 def _reserve(plan: Plan, records: Sequence[TrialRecord]) -> _Reserve:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 from collections.abc import Iterator
@@ -54,3 +55,18 @@ def driving(folder: Path) -> Iterator[None]:
         yield
     finally:
         path.unlink(missing_ok=True)
+
+
+@contextmanager
+def leading(folder: Path) -> Iterator[bool]:
+    """Whether this driver alone runs the final stage of the study on this host.
+
+    A lock of the kernel's, so that it goes with its holder however that dies.
+    """
+    with (folder / "final.lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            yield False
+            return
+        yield True

@@ -157,6 +157,8 @@ def exit_code(study: Study) -> int:
         return EXIT_INTERRUPTED
     if study.state == "failed":
         return EXIT_STOPPED
+    if study.state == "running":
+        return 0  # another driver goes on with it
     if study.outcome is None or study.outcome.best is None:
         return EXIT_NOTHING_FEASIBLE
     return 0

@@ -38,6 +38,7 @@ from reports.numbers.thinning import Thinned, thin
 from reports.numbers.timing import Timing, timing
 
 MOST_POINTS = 2500
+MOST_FAILURES = 4000
 _SCRIPTS = ("page.js", "charts.js", "selection.js", "linked.js", "table.js", "start.js")
 
 
@@ -106,23 +107,35 @@ def numbers(study: StudyData) -> Numbers:
     found = points(study)
     weight = importance(study)
     concluded = answer(study, found)
-    bases = {t.number for t in baseline_trials(study).values()}
-    keep = {concluded.best, *bases}
-    drawn = thin(
-        found, MOST_POINTS, keep=lambda p: p.kind == "front" or not keep.isdisjoint(p.trials)
-    )
+    always = {t.number for t in baseline_trials(study).values()} | {concluded.best}
     return Numbers(
         points=found,
-        drawn=drawn,
+        drawn=drawn_points(found, always),
         axes=trade_axes(study, found),
         answer=concluded,
         waterfall=waterfall(study),
         importance=weight,
-        coordinates=coordinates(study, found, weight),
+        coordinates=coordinates(study, found, weight, always),
         history=history(study),
         timing=timing(study),
         roofline=roofline(study),
         predictions=predictions(study),
+    )
+
+
+def drawn_points(found: Sequence[Point], always: set[int | None]) -> Thinned[Point]:
+    """The points of the trade-off: failures are kept while a browser can carry them."""
+    failed = sum(p.kind == "failed" for p in found)
+    many = failed > MOST_FAILURES
+    return thin(
+        found,
+        MOST_POINTS + (0 if many else failed),
+        keep=lambda p: (
+            p.kind == "front"
+            or not always.isdisjoint(p.trials)
+            or (p.kind == "failed" and not many)
+        ),
+        kept="the front, the best, the baselines" + ("" if many else ", every failure"),
     )
 
 

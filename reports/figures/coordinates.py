@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import plotly.graph_objects as go
 
@@ -31,9 +32,8 @@ def coordinates_figure(numbers: Coordinates) -> go.Figure:
         lines = [line for line in numbers.lines.items if line.group == group]
         if lines:
             _draw(figure, lines, group, axes)
-    for position, axis in enumerate(axes):
-        last = position == len(axes) - 1
-        _draw_axis(figure, axis, position, last)
+    marks = [mark for i, axis in enumerate(axes) for mark in _labels(axis, i, i == len(axes) - 1)]
+    figure.update_layout(shapes=[_line(i) for i in range(len(axes))], annotations=marks)
     figure.add_scatter(
         x=[],
         y=[],
@@ -67,7 +67,7 @@ def _draw(figure: go.Figure, lines: list[Line], group: int, axes: tuple[Axis, ..
         x=xs,
         y=ys,
         customdata=numbers,
-        opacity=opacity,
+        opacity=opacity if len(lines) < 40 else 0.6 * opacity,
         line={"color": colour, "width": 1.8 if group == 0 else 1.0},
         marker={"size": 4, "color": colour},
         hovertemplate="Trial %{customdata}<extra></extra>",
@@ -80,31 +80,28 @@ def _spread(place: float, trial: int, axis: Axis) -> float:
     return round(place + room * math.sin(trial * 2.399963), 4)
 
 
-def _draw_axis(figure: go.Figure, axis: Axis, position: int, last: bool) -> None:
-    words = unit(axis.knob)
+def _line(position: int) -> dict[str, Any]:
     line = {"color": style.STROKE, "width": 1.2}
-    figure.add_shape(type="line", x0=position, x1=position, y0=0, y1=1, line=line)
+    return {"type": "line", "x0": position, "x1": position, "y0": 0, "y1": 1, "line": line}
+
+
+def _labels(axis: Axis, position: int, last: bool) -> list[dict[str, Any]]:
+    """The name above an axis and the values beside it."""
     title = _objective_title(axis.knob) if last else style.wrapped_name(axis.knob, 18)
-    figure.add_annotation(
-        x=position,
-        y=1.06,
-        text=title,
-        showarrow=False,
-        yanchor="bottom",
-        font={"size": 11, "color": style.INK},
-    )
-    for place, label in _ticks(axis, words.scale if last else 1.0):
-        figure.add_annotation(
-            x=position,
-            y=place,
-            text=style.text(label, 15),
-            showarrow=False,
-            xanchor="left",
-            xshift=5,
-            font={"size": 10, "color": style.INK},
-            bgcolor=style.CARD,
-            opacity=0.88,
-        )
+    above = {"y": 1.06, "text": title, "yanchor": "bottom"}
+    beside = {"xanchor": "left", "xshift": 5, "bgcolor": style.CARD, "opacity": 0.88}
+    scale = unit(axis.knob).scale if last else 1.0
+    marks = [{**above, "font": {"size": 11, "color": style.INK}}]
+    marks += [
+        {
+            **beside,
+            "y": place,
+            "text": style.text(label, 15),
+            "font": {"size": 10, "color": style.INK},
+        }
+        for place, label in _ticks(axis, scale)
+    ]
+    return [{**mark, "x": position, "showarrow": False} for mark in marks]
 
 
 def _ticks(axis: Axis, scale: float) -> list[tuple[float, str]]:

@@ -13,7 +13,7 @@ def earned_figure(numbers: Waterfall) -> go.Figure:
     """Read from the top down; each name stands above its bar, so that phones have room for both."""
     steps, words = numbers.steps, unit(numbers.metric)
     rows = list(range(len(steps)))
-    figure = style.rows_figure(len(steps))
+    figure = style.rows_figure([_label(step, numbers.metric) for step in steps])
     figure.update_xaxes(title_text=words.title, rangemode="tozero")
     figure.add_bar(
         orientation="h",
@@ -25,8 +25,6 @@ def earned_figure(numbers: Waterfall) -> go.Figure:
         hovertext=[_hover(s, numbers.metric) for s in steps],
         hovertemplate="%{hovertext}<extra></extra>",
     )
-    for row, step in zip(rows, steps, strict=True):
-        style.row_label(figure, row, _label(step, numbers.metric))
     return figure
 
 

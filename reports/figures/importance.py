@@ -10,7 +10,9 @@ from reports.numbers.importance import Share
 
 def importance_figure(shares: tuple[Share, ...]) -> go.Figure:
     """Top down, each name above its bar."""
-    figure = style.rows_figure(len(shares))
+    figure = style.rows_figure(
+        [f"{style.text(s.knob, 40)}  <b>{100 * s.median:.1f} %</b>" for s in shares]
+    )
     figure.update_xaxes(title_text="share of the explained variation (%)", rangemode="tozero")
     figure.add_bar(
         orientation="h",
@@ -34,7 +36,4 @@ def importance_figure(shares: tuple[Share, ...]) -> go.Figure:
         ],
         hovertemplate="%{hovertext}<extra></extra>",
     )
-    for row, share in enumerate(shares):
-        name = style.text(share.knob, 40)
-        style.row_label(figure, row, f"{name}  <b>{100 * share.median:.1f} %</b>")
     return figure

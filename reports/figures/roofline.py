@@ -83,7 +83,7 @@ def _roofs(figure: go.Figure, numbers: Roofline, unit: float) -> None:
         name="copy ceiling",
         mode="lines+text",
         text=["copy", ""],
-        textposition="top right",
+        textposition="bottom right",
         textfont={"size": 11, "color": style.MUTED},
         line=line,
         x=[low, top / copy],

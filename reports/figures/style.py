@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+from collections.abc import Sequence
 from typing import Any
 
 import plotly.graph_objects as go
@@ -13,6 +14,7 @@ DARK = {
     "#1b2733": "#e4eaf1",  # ink
     "#5c6b7a": "#9aa8b7",  # muted text
     "#dfe5eb": "#2a3542",  # grid
+    "#cdd6df": "#3d4a58",  # the rest of a whole
     "#aab6c2": "#4d5c6c",  # axis lines, thin strokes
     "#0b62b8": "#6fb3ff",  # front, best
     "#8ba0b6": "#7388a0",  # feasible
@@ -23,6 +25,7 @@ DARK = {
     "#b58900": "#e5c558",  # sixth hue
     "#ffffff": "#18212b",  # the card
 }
+REST = "#cdd6df"
 INK, MUTED, GRID, STROKE = "#1b2733", "#5c6b7a", "#dfe5eb", "#aab6c2"
 FRONT, FEASIBLE, OVER, FAILED = "#0b62b8", "#8ba0b6", "#c05f00", "#a12a66"
 GAIN, FIFTH, SIXTH, CARD = "#0b7d6b", "#7a5cc4", "#b58900", "#ffffff"
@@ -77,22 +80,18 @@ def wrapped_name(knob: str, longest: int = 20) -> str:
     return f"{text(head, longest)}.<br>{text(tail, longest)}"
 
 
-def rows_figure(count: int) -> go.Figure:
-    """An empty figure of ``count`` rows, one bar each below a label of its own."""
+def rows_figure(labels: Sequence[str]) -> go.Figure:
+    """An empty figure of rows, one bar each below a label of its own."""
+    count = len(labels)
     margin = {"l": 8, "r": 16, "t": 8, "b": 48}
     drawn = figure(72 + 40 * count, showlegend=False, margin=margin)
     drawn.update_yaxes(visible=False, range=[count - 0.45, -0.6], fixedrange=True)
-    return drawn
-
-
-def row_label(drawn: go.Figure, row: int, label: str) -> None:
-    """The text above the bar of a row, at the left edge."""
-    drawn.add_annotation(
-        x=0,
-        xref="paper",
-        y=row - 0.26,
-        text=label,
-        showarrow=False,
-        xanchor="left",
-        font={"size": 12, "color": INK},
+    place = {"x": 0, "xref": "paper", "xanchor": "left", "showarrow": False}
+    font = {"size": 12, "color": INK}
+    drawn.update_layout(
+        annotations=[
+            {**place, "y": row - 0.26, "text": label, "font": font}
+            for row, label in enumerate(labels)
+        ]
     )
+    return drawn

@@ -16,7 +16,7 @@ _COLOURS = {
     "measure": style.FRONT,
     "profile": style.GAIN,
     "quality": style.OVER,
-    "other": style.GRID,
+    "other": style.REST,
     "failed": style.FAILED,
 }
 

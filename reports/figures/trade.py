@@ -57,19 +57,12 @@ def trade_figure(
     return figure
 
 
+_CROSS = {"width": 1.5, "color": style.FAILED}
+# In drawing order: what matters most comes last and lies on top.
 _LOOKS = (
+    ("failed", "failed", {"symbol": "x-thin", "size": 7, "opacity": 0.6, "line": _CROSS}),
     ("feasible", "feasible", {"symbol": "circle", "size": 7, "color": style.FEASIBLE}),
     ("over a limit", "over_limit", {"symbol": "triangle-up-open", "size": 9, "color": style.OVER}),
-    (
-        "failed",
-        "failed",
-        {
-            "symbol": "x-thin",
-            "size": 7,
-            "color": style.FAILED,
-            "line": {"width": 1.5, "color": style.FAILED},
-        },
-    ),
     ("front", "front", {"symbol": "circle", "size": 10, "color": style.FRONT}),
 )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import dataclass
 
 from reports.numbers import encoding
@@ -34,9 +34,15 @@ class Coordinates:
 
 
 def coordinates(
-    study: StudyData, points: Sequence[Point], weight: Importance
+    study: StudyData,
+    points: Sequence[Point],
+    weight: Importance,
+    always: Set[int | None] = frozenset(),
 ) -> Coordinates | None:
-    """None when fewer than two knobs vary among the measured configurations."""
+    """None when fewer than two knobs vary among the measured configurations.
+
+    ``always`` names trials whose lines are never thinned away.
+    """
     measured = [p for p in points if p.metrics and p.kind != "over_limit"]
     by_number = study.by_number
     trials = [by_number[p.number] for p in measured]
@@ -64,5 +70,7 @@ def coordinates(
         )
         for i, point in enumerate(measured)
     ]
-    kept = thin(lines, MOST_LINES, keep=lambda line: line.kind == "front")
+    wanted = {p.number for p in measured if p.kind == "front" or not always.isdisjoint(p.trials)}
+    words = "the front, the best, the baselines"
+    kept = thin(lines, MOST_LINES, keep=lambda line: line.number in wanted, kept=words)
     return Coordinates(axes=tuple(axes), lines=kept)

@@ -68,7 +68,13 @@ def history(study: StudyData) -> History:
     if staircase:
         staircase.append((moments[-1].number, staircase[-1][1]))
     drawn = [m for m in moments if m.value is not None]
-    kept = thin(drawn, MOST_POINTS, keep=lambda m: m.is_record or m.stage in ("default", "preset"))
+    words = "every new best, the default, the presets"
+    kept = thin(
+        drawn,
+        MOST_POINTS,
+        keep=lambda m: m.is_record or m.stage in ("default", "preset"),
+        kept=words,
+    )
     return History(moments=kept, best=tuple(staircase), stages=_stages(study, moments))
 
 

@@ -57,7 +57,7 @@ def _summary(name: str, pairs: list[Pair]) -> Prediction:
     marked = {p.number for p in worst}
     return Prediction(
         metric=name,
-        pairs=thin(pairs, MOST_POINTS, keep=lambda p: p.number in marked),
+        pairs=thin(pairs, MOST_POINTS, keep=lambda p: p.number in marked, kept="the worst misses"),
         median_error=statistics.median(abs(e) for e in errors),
         worst_error=max(errors, key=abs),
         bias=statistics.median(errors),

@@ -6,6 +6,7 @@ Shared by the orchestrator and by the trial programs, so it imports nothing heav
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -144,14 +145,19 @@ class TrialRecord:
         return self.measurement.metrics.get(name)
 
 
+_ATOMS = frozenset({str, int, bool, type(None)})
+
+
 class BadRecord(ValueError):
     """A JSON document is not the spec, measurement or record that it should be."""
 
 
 def to_json(value: Any) -> Any:
     """Plain JSON data of a vocabulary object; non-finite numbers become None."""
+    if type(value) in _ATOMS:
+        return value
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {f.name: to_json(getattr(value, f.name)) for f in dataclasses.fields(value)}
+        return {name: to_json(getattr(value, name)) for name in _field_names(type(value))[0]}
     if isinstance(value, Mapping):
         return {str(key): to_json(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
@@ -164,9 +170,7 @@ def to_json(value: Any) -> Any:
 def spec_from_json(data: Mapping[str, Any]) -> TrialSpec:
     """Rebuild a spec; raises BadRecord naming the missing or unknown key."""
     fields = checked_fields(TrialSpec, data)
-    fields["applied"] = tuple(
-        AppliedKnob(**checked_fields(AppliedKnob, a)) for a in fields["applied"]
-    )
+    fields["applied"] = tuple(_applied_from_json(a) for a in fields["applied"])
     fidelity = checked_fields(Fidelity, fields["fidelity"])
     fidelity["depths"] = tuple(fidelity.get("depths", ()))
     fields["fidelity"] = Fidelity(**fidelity)
@@ -197,16 +201,37 @@ def record_from_json(data: Mapping[str, Any]) -> TrialRecord:
 
 def checked_fields(kind: type[Any], data: Mapping[str, Any]) -> dict[str, Any]:
     """A dataclass's fields out of a JSON object; BadRecord names a missing or unknown one."""
-    if not isinstance(data, Mapping):
+    if type(data) is not dict and not isinstance(data, Mapping):
         raise BadRecord(f"{kind.__name__} should be an object, not {type(data).__name__}")
-    known = {f.name: f for f in dataclasses.fields(kind)}
-    if unknown := data.keys() - known.keys():
+    known, required = _field_names(kind)  # type: ignore[arg-type]  # a class is hashable
+    if unknown := data.keys() - known:
         raise BadRecord(f"{kind.__name__} has no field {', '.join(sorted(unknown))}")
-    required = {
-        name
-        for name, f in known.items()
-        if f.default is dataclasses.MISSING and f.default_factory is dataclasses.MISSING
-    }
     if missing := required - data.keys():
         raise BadRecord(f"{kind.__name__} lacks {', '.join(sorted(missing))}")
     return dict(data)
+
+
+@functools.cache
+def _field_names(kind: type[Any]) -> tuple[dict[str, None], frozenset[str]]:
+    """All names in order, and those without a default. A study has a million of these objects."""
+    fields = dataclasses.fields(kind)
+    required = frozenset(
+        f.name
+        for f in fields
+        if f.default is dataclasses.MISSING and f.default_factory is dataclasses.MISSING
+    )
+    return dict.fromkeys(f.name for f in fields), required
+
+
+def _applied_from_json(data: Mapping[str, Any]) -> AppliedKnob:
+    fields = checked_fields(AppliedKnob, data)
+    apply = tuple(fields["apply"].items())
+    return _applied_knob(fields["name"], fields["value"], apply, fields["is_default"])
+
+
+@functools.lru_cache(maxsize=2**16, typed=True)
+def _applied_knob(
+    name: str, value: KnobValue, apply: tuple[tuple[str, str], ...], is_default: bool
+) -> AppliedKnob:
+    """The same few knobs come with the same few values in every trial: kept once."""
+    return AppliedKnob(name=name, value=value, apply=dict(apply), is_default=is_default)

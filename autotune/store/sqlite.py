@@ -13,7 +13,7 @@ from sqlalchemy import Connection, Engine, QueuePool, create_engine, event
 from autotune.store.fault import BUSY_SECONDS
 from autotune.store.place import Place, network_file_system
 
-_CHECKED_BYTES = 64 * 2**20  # larger files are not read whole just to open them
+_CHECKED_BYTES = 256 * 2**20  # larger files are not read whole just to open them
 
 
 def make_engine(place: Place, journal: str) -> Engine:

@@ -10,12 +10,28 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from sqlalchemy import Connection, Row, delete, insert, select, update
+from sqlalchemy import Connection, Row, bindparam, delete, insert, select, update
 
 from autotune.store.owner import Process, is_dead, this_process
 from autotune.store.tables import ClaimTable, StudyTable
 
 _RUNNING, _ABANDONED = "running", "abandoned"
+
+# Built once, see store.py.
+_OURS = ClaimTable.study_id == bindparam("id_")
+_ABANDONED_NUMBERS = (
+    select(ClaimTable.number)
+    .where(_OURS, ClaimTable.state == _ABANDONED)
+    .order_by(ClaimTable.number)
+)
+_DROP = delete(ClaimTable).where(_OURS, ClaimTable.number == bindparam("number_"))
+_INSERT = insert(ClaimTable)
+_NEXT = select(StudyTable.next_number).where(StudyTable.id == bindparam("id_"))
+_SET_NEXT = (
+    update(StudyTable)
+    .where(StudyTable.id == bindparam("id_"))
+    .values(next_number=bindparam("number_"))
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,28 +65,23 @@ def take(connection: Connection, study_id: int, owner: str, below: int | None) -
     if number is None and mark_dead(connection, study_id):
         number = _abandoned(connection, study_id, below)
     if number is not None:
-        connection.execute(insert(ClaimTable).values(**_fresh(study_id, number, owner)))
+        connection.execute(_INSERT, _fresh(study_id, number, owner))
     return number
 
 
 def _abandoned(connection: Connection, study_id: int, below: int | None) -> int | None:
-    numbers = connection.execute(
-        select(ClaimTable.number)
-        .where(ClaimTable.study_id == study_id, ClaimTable.state == _ABANDONED)
-        .order_by(ClaimTable.number)
-    ).scalars()
-    number = next((n for n in numbers.all() if below is None or n < below), None)
+    numbers = connection.execute(_ABANDONED_NUMBERS, {"id_": study_id}).scalars().all()
+    number = next((n for n in numbers if below is None or n < below), None)
     if number is not None:
         drop(connection, study_id, number)
     return number
 
 
 def _new(connection: Connection, study_id: int, below: int | None) -> int | None:
-    study = StudyTable.id == study_id
-    number = connection.execute(select(StudyTable.next_number).where(study)).scalar_one()
+    number = connection.execute(_NEXT, {"id_": study_id}).scalar_one()
     if below is not None and number >= below:
         return None
-    connection.execute(update(StudyTable).where(study).values(next_number=number + 1))
+    connection.execute(_SET_NEXT, {"id_": study_id, "number_": number + 1})
     return number
 
 
@@ -92,9 +103,7 @@ def _fresh(study_id: int, number: int, owner: str) -> dict[str, object]:
 
 def drop(connection: Connection, study_id: int, number: int) -> None:
     """The number is no longer claimed."""
-    connection.execute(
-        delete(ClaimTable).where(ClaimTable.study_id == study_id, ClaimTable.number == number)
-    )
+    connection.execute(_DROP, {"id_": study_id, "number_": number})
 
 
 def mark_dead(connection: Connection, study_id: int) -> list[int]:

@@ -70,7 +70,9 @@ class Database:
             with in_words(self.place.name):
                 yield
         except DamagedError as error:
-            raise DamagedError(f"{error}; {self._way_out()}") from error
+            raise DamagedError(
+                f"{self.place.name} is damaged ({error}); {self._way_out()}"
+            ) from error
 
     def _way_out(self) -> str:
         path = self.place.path

@@ -44,7 +44,7 @@ def _translated(error: Exception, where: str) -> StoreError:
     cause = error.orig if isinstance(error, DBAPIError) and error.orig is not None else error
     message = " ".join(str(cause).split())
     if is_damage(message):
-        return DamagedError(f"{where} is damaged ({message})")
+        return DamagedError(message)
     if "locked" in message or "busy" in message:
         return StoreError(
             f"{where} has been locked by another process for {BUSY_SECONDS:.0f} s; "

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import shutil
 import sqlite3
 import tempfile
@@ -13,10 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from autotune.store.documents import record_of
+from autotune.store.documents import outcome_of, record_of, spec_of
 from autotune.store.fault import DamagedError
-from autotune.study_file import outcome_from_json, study_spec_from_json
-from autotune.trial import BadRecord, TrialRecord
+from autotune.trial import TrialRecord
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,19 +74,20 @@ def remains(path: Path) -> Remains:
         records: dict[int, list[TrialRecord]] = {}
         for row in _rows(connection, "autotune_trial"):
             with contextlib.suppress(DamagedError):
-                records.setdefault(int(row["study_id"]), []).append(record_of(row["document"]))
+                record = record_of(row["document"], row.get("checksum"))
+                records.setdefault(int(row["study_id"]), []).append(record)
     return Remains(studies=studies, records=records)
 
 
 def _is_whole(row: dict[str, Any]) -> bool:
     """Whether a study can be read; an outcome that cannot is dropped from it."""
     try:
-        study_spec_from_json(json.loads(row["document"]))
-    except (BadRecord, ValueError, TypeError):
+        spec_of(row["document"], row.get("checksum"))
+    except DamagedError:
         return False
     try:
-        outcome_from_json(json.loads(row["outcome"]))
-    except (BadRecord, ValueError, TypeError):
+        outcome_of(row["outcome"])
+    except DamagedError:
         row["outcome"] = None
     return True
 

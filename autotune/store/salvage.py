@@ -40,8 +40,10 @@ def _write(found: Remains, copy: Path) -> None:
             for study_id, row in found.studies.items():
                 records = found.records.get(study_id, [])
                 highest = max((r.spec.number for r in records), default=-1)
-                next_number = max(int(row["next_number"] or 0), highest + 1)
-                connection.execute(insert(StudyTable).values({**row, "next_number": next_number}))
+                known = {c.name for c in StudyTable.__table__.columns}
+                values = {name: value for name, value in row.items() if name in known}
+                values["next_number"] = max(int(row["next_number"] or 0), highest + 1)
+                connection.execute(insert(StudyTable).values(values))
                 for record in records:
                     connection.execute(insert(TrialTable).values(trial_row(study_id, record)))
     finally:

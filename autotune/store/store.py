@@ -9,22 +9,51 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Connection, Row, delete, func, insert, select, update
+from sqlalchemy import Connection, bindparam, delete, func, insert, select, update
 
 from autotune.store import claims
 from autotune.store.claims import Claim
 from autotune.store.database import Database
-from autotune.store.documents import record_of, text_of, trial_row
+from autotune.store.documents import (
+    checksum_of,
+    outcome_of,
+    record_of,
+    spec_of,
+    text_of,
+    trial_row,
+)
 from autotune.store.fault import StoreError
 from autotune.store.owner import HEARTBEAT_SECONDS
 from autotune.store.schema import lock_store
 from autotune.store.tables import ClaimTable, StudyTable, TrialTable
 from autotune.study import Outcome, Study, StudySpec
-from autotune.study_file import outcome_from_json, study_spec_from_json
 from autotune.trial import TrialRecord
 
 # Two drivers of one study may differ in these: when, where and with how many slots each started.
 _NOT_COMPARED = ("created_at", "fingerprint", "workers")
+
+# Built once: making a statement costs more than running it. ``study_`` since an UPDATE reserves
+# the names of its columns.
+_NAMED = StudyTable.name == bindparam("study_")
+_ID = select(StudyTable.id).where(_NAMED)
+_LOCKED_ID = _ID.with_for_update()
+_STUDY = select(StudyTable).where(_NAMED)
+_OURS = TrialTable.study_id == bindparam("id_")
+_THIS = (_OURS, TrialTable.number == bindparam("number_"))
+_COUNT = select(func.count()).select_from(TrialTable).where(_OURS)
+_NUMBERS = select(TrialTable.number).where(_OURS)
+_NUMBER = select(TrialTable.number).where(*_THIS)
+_DOCUMENT = select(TrialTable.document, TrialTable.checksum).where(*_THIS)
+_DOCUMENTS = (
+    select(TrialTable.document, TrialTable.checksum).where(_OURS).order_by(TrialTable.number)
+)
+_INSERT = insert(TrialTable)
+_PASS_NUMBER = (
+    update(StudyTable)
+    .where(StudyTable.id == bindparam("id_"), StudyTable.next_number <= bindparam("number_"))
+    .values(next_number=bindparam("number_") + 1)
+)
+_COUNTS = select(TrialTable.study_id, func.count().label("n")).group_by(TrialTable.study_id)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +95,7 @@ class Store:
         document = text_of(spec)
         with self._database.write() as connection:
             lock_store(connection)
-            found = _find(connection, spec.name)
+            found = connection.execute(_STUDY, {"study_": spec.name}).first()
             if found is not None:
                 _check_same(spec.name, found.document, document)
                 return False
@@ -77,61 +106,50 @@ class Store:
                     next_number=0,
                     created_at=spec.created_at or _now(),
                     document=document,
+                    checksum=checksum_of(document),
                 )
             )
         return True
 
     def studies(self) -> tuple[StudyRow, ...]:
         """Every study, oldest first."""
-        counts = (
-            select(TrialTable.study_id, func.count().label("n"))
-            .group_by(TrialTable.study_id)
-            .subquery()
+        counts = _COUNTS.subquery()
+        query = (
+            select(StudyTable.name, StudyTable.state, StudyTable.created_at, counts.c.n)
+            .outerjoin(counts, counts.c.study_id == StudyTable.id)
+            .order_by(StudyTable.created_at, StudyTable.id)
         )
         with self._database.read() as connection:
-            rows = connection.execute(
-                select(
-                    StudyTable.name,
-                    StudyTable.state,
-                    StudyTable.created_at,
-                    func.coalesce(counts.c.n, 0).label("n"),
-                )
-                .outerjoin(counts, counts.c.study_id == StudyTable.id)
-                .order_by(StudyTable.created_at, StudyTable.id)
-            ).all()
-        return tuple(
-            StudyRow(name=r.name, state=r.state, trials=r.n, created_at=r.created_at) for r in rows
-        )
+            return tuple(
+                StudyRow(name=name, state=state, trials=n or 0, created_at=created_at)
+                for name, state, created_at, n in connection.execute(query)
+            )
 
     def load(self, study: str) -> Study:
         """The whole study as it stands."""
         with self._database.read() as connection:
-            row = self._study(connection, study)
-            documents = connection.execute(
-                select(TrialTable.document)
-                .where(TrialTable.study_id == row.id)
-                .order_by(TrialTable.number)
-            ).scalars()
+            row = connection.execute(_STUDY, {"study_": study}).first()
+            if row is None:
+                raise self._no_study(study)
+            documents = connection.execute(_DOCUMENTS, {"id_": row.id})
             return Study(
-                spec=study_spec_from_json(json.loads(row.document)),
-                records=tuple(record_of(text) for text in documents),
-                outcome=outcome_from_json(json.loads(row.outcome)) if row.outcome else None,
+                spec=spec_of(row.document, row.checksum),
+                records=tuple(record_of(text, checksum) for text, checksum in documents),
+                outcome=outcome_of(row.outcome) if row.outcome else None,
                 state=row.state,
             )
 
     def records_since(self, study: str, seen: Collection[int]) -> tuple[TrialRecord, ...]:
         """Records whose numbers are not in ``seen``; cheap when there is none."""
         with self._database.read() as connection:
-            study_id = self._study(connection, study).id
-            mine = TrialTable.study_id == study_id
-            count = connection.execute(select(func.count()).where(mine)).scalar_one()
-            if count == len(seen):
+            mine: dict[str, Any] = {"id_": self._id(connection, study)}
+            if connection.execute(_COUNT, mine).scalar_one() == len(seen):
                 return ()
-            numbers = connection.execute(select(TrialTable.number).where(mine)).scalars().all()
-            return tuple(
-                record_of(_document(connection, study_id, number))
-                for number in sorted(set(numbers) - set(seen))
-            )
+            new = set(connection.execute(_NUMBERS, mine).scalars()) - set(seen)
+            rows = [
+                connection.execute(_DOCUMENT, {**mine, "number_": n}).one() for n in sorted(new)
+            ]
+            return tuple(record_of(text, checksum) for text, checksum in rows)
 
     def claim(self, study: str, owner: str, *, below: int | None = None) -> int | None:
         """The next trial number for this process, below a bound; None when none is left.
@@ -139,33 +157,28 @@ class Store:
         A number that was abandoned is handed out before a new one.
         """
         with self._database.write() as connection:
-            study_id = self._locked(connection, study)
-            return claims.take(connection, study_id, owner, below)
+            return claims.take(connection, self._locked(connection, study), owner, below)
 
     def add(self, record: TrialRecord) -> bool:
         """Keep a record in place of its claim.
 
         False when the number has a record already: its first owner, thought dead, was quicker.
         """
-        row, number = trial_row(0, record), record.spec.number  # before the lock is taken
+        row = trial_row(0, record)  # the slow part, before anything is locked
         with self._database.write() as connection:
             study_id = self._locked(connection, record.spec.study)
-            mine = (TrialTable.study_id == study_id, TrialTable.number == number)
-            if connection.execute(select(TrialTable.number).where(*mine)).first() is not None:
+            this = {"id_": study_id, "number_": record.spec.number}
+            if connection.execute(_NUMBER, this).first() is not None:
                 return False
-            connection.execute(insert(TrialTable).values({**row, "study_id": study_id}))
-            claims.drop(connection, study_id, number)
-            connection.execute(
-                update(StudyTable)
-                .where(StudyTable.id == study_id, StudyTable.next_number <= number)
-                .values(next_number=number + 1)
-            )
+            connection.execute(_INSERT, {**row, "study_id": study_id})
+            connection.execute(_PASS_NUMBER, this)
+            claims.drop(connection, study_id, record.spec.number)
         return True
 
     def claims(self, study: str) -> tuple[Claim, ...]:
         """Trials that are handed out and not finished."""
         with self._database.read() as connection:
-            return claims.listed(connection, self._study(connection, study).id)
+            return claims.listed(connection, self._id(connection, study))
 
     def abandon_dead(self, study: str) -> list[int]:
         """Requeue the trials whose drivers died; their numbers."""
@@ -178,7 +191,7 @@ class Store:
             return
         self._beaten[study] = time.monotonic()
         with self._database.write() as connection:
-            claims.renew(connection, self._study(connection, study).id)
+            claims.renew(connection, self._id(connection, study))
 
     def finish(self, study: str, outcome: Outcome | None, state: str) -> None:
         """Keep what was concluded; what this process still holds will be run again."""
@@ -186,24 +199,24 @@ class Store:
         with self._database.write() as connection:
             study_id = self._locked(connection, study)
             claims.release(connection, study_id)
-            connection.execute(
-                update(StudyTable)
-                .where(StudyTable.id == study_id)
-                .values(outcome=document, state=state)
-            )
+            here = update(StudyTable).where(StudyTable.id == study_id)
+            connection.execute(here.values(outcome=document, state=state))
 
     def state(self, study: str) -> str:
         """running, queued, finished, interrupted or failed."""
+        query = select(StudyTable.state).where(_NAMED)
         with self._database.read() as connection:
-            return str(self._study(connection, study).state)
+            found = connection.execute(query, {"study_": study}).scalar_one_or_none()
+            if found is None:
+                raise self._no_study(study)
+            return found
 
     def set_state(self, study: str, state: str) -> None:
         """Change the state alone."""
         with self._database.write() as connection:
             study_id = self._locked(connection, study)
-            connection.execute(
-                update(StudyTable).where(StudyTable.id == study_id).values(state=state)
-            )
+            here = update(StudyTable).where(StudyTable.id == study_id)
+            connection.execute(here.values(state=state))
 
     def delete(self, study: str) -> None:
         """Forget a study with all its records."""
@@ -213,35 +226,21 @@ class Store:
                 connection.execute(delete(table).where(table.study_id == study_id))
             connection.execute(delete(StudyTable).where(StudyTable.id == study_id))
 
-    def _study(self, connection: Connection, study: str) -> Row[int, str, str, str | None]:
-        row = _find(connection, study)
-        if row is None:
-            raise StoreError(f"no study {study} in {self._database.place.name}")
-        return row
+    def _id(self, connection: Connection, study: str) -> int:
+        found = connection.execute(_ID, {"study_": study}).scalar_one_or_none()
+        if found is None:
+            raise self._no_study(study)
+        return found
 
     def _locked(self, connection: Connection, study: str) -> int:
         """The study's id, with its row locked, so that claims are handed out one by one."""
-        query = select(StudyTable.id).where(StudyTable.name == study).with_for_update()
-        found = connection.execute(query).scalar_one_or_none()
+        found = connection.execute(_LOCKED_ID, {"study_": study}).scalar_one_or_none()
         if found is None:
-            raise StoreError(f"no study {study} in {self._database.place.name}")
-        return int(found)
+            raise self._no_study(study)
+        return found
 
-
-def _find(connection: Connection, study: str) -> Row[int, str, str, str | None] | None:
-    return connection.execute(
-        select(StudyTable.id, StudyTable.state, StudyTable.document, StudyTable.outcome).where(
-            StudyTable.name == study
-        )
-    ).first()
-
-
-def _document(connection: Connection, study_id: int, number: int) -> str:
-    return connection.execute(
-        select(TrialTable.document).where(
-            TrialTable.study_id == study_id, TrialTable.number == number
-        )
-    ).scalar_one()
+    def _no_study(self, study: str) -> StoreError:
+        return StoreError(f"no study {study} in {self._database.place.name}")
 
 
 def _check_same(name: str, stored: str, asked: str) -> None:

@@ -21,6 +21,7 @@ class StudyTable(Base):
     next_number: Mapped[int] = mapped_column(Integer, default=0)
     created_at: Mapped[str] = mapped_column(String(40))
     document: Mapped[str] = mapped_column(Text)  # the spec as JSON
+    checksum: Mapped[int | None] = mapped_column(BigInteger)  # of the document
     outcome: Mapped[str | None] = mapped_column(Text)
 
 
@@ -37,6 +38,7 @@ class TrialTable(Base):
     status: Mapped[str] = mapped_column(String(30))
     stage: Mapped[str] = mapped_column(String(30))
     document: Mapped[str] = mapped_column(Text)
+    checksum: Mapped[int | None] = mapped_column(BigInteger)
 
 
 class ClaimTable(Base):

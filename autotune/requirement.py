@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 import operator
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 _BINARY: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
@@ -43,7 +43,7 @@ class Requirement:
     """A parsed expression; ``holds`` evaluates it over knob and context values."""
 
     text: str
-    tree: ast.expr
+    tree: ast.expr = field(compare=False)  # equal texts mean equal trees
     names: frozenset[str]
 
     def holds(self, values: Mapping[str, Any]) -> bool:

@@ -1,0 +1,1 @@
+"""Task train, runner torch: whole optimiser steps of a Llama-family decoder."""

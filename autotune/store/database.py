@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -78,9 +79,11 @@ class Database:
         path = self.place.path
         if path is None:
             return "restore it from a backup"
+        if (count := readable(path)) == 0:
+            return "it was left as it is; none of its trials can be read: give another --store"
         return (
-            f"it was left as it is; {readable(path)} of its trials can be read: "
-            f"`autotune salvage {path}` copies them"
+            f"it was left as it is; {count} of its trials can be read: "
+            f"`autotune salvage {shlex.quote(str(path))}` copies them"
         )
 
     def close(self) -> None:

@@ -35,7 +35,7 @@ def inspect(url: str) -> list[Check]:
 
 def _would_be(path: Path) -> Check:
     folder = next(p for p in path.parents if p.exists())
-    if not os.access(folder, os.W_OK):
+    if not os.access(folder, os.W_OK, effective_ids=os.access in os.supports_effective_ids):
         return ("store", "fail", f"{folder} is not writable", "give --store or --out another place")
     kind = network_file_system(path)
     journal = f"rollback journal, since it lies on {kind}" if kind else "journal wal"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from urllib.parse import parse_qsl, quote
+from urllib.parse import quote
 
 from sqlalchemy import URL, make_url
 from sqlalchemy.exc import ArgumentError
@@ -56,15 +56,13 @@ def place_of(url: str) -> Place:
 
 def _file_place(text: str) -> Place:
     """Everything is the path, question marks too, but for our own ``?vfs=``."""
-    path, _, query = text.rpartition("?")
-    options = dict(parse_qsl(query))
-    if not path or options.keys() != {"vfs"}:
-        path, options = text, {}
+    option = re.fullmatch(r"(.+)\?vfs=([\w-]+)", text, re.DOTALL)
+    path, vfs = (option[1], option[2]) if option else (text, "")
     if path in ("", ":memory:"):
         raise StoreError(_IN_MEMORY)
     absolute = Path(path).absolute()
     url = URL.create("sqlite", database=str(absolute))
-    return Place(url=url, path=absolute, vfs=options.get("vfs", ""))
+    return Place(url=url, path=absolute, vfs=vfs)
 
 
 def holds_database(path: Path) -> bool:

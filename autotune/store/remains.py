@@ -12,9 +12,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from autotune.store.documents import outcome_of, record_of, spec_of
+from autotune.metric import METRICS
+from autotune.store.documents import checksum_of, outcome_of, record_of, spec_of, text_of
 from autotune.store.fault import DamagedError
+from autotune.study import Budget, Objective, StudySpec
 from autotune.trial import TrialRecord
+
+_SMALLEST_ROW_BYTES = 512  # records and studies are larger
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,8 +30,8 @@ class Remains:
 
     @property
     def count(self) -> int:
-        """Trials that can be saved: those whose study can be read as well."""
-        return sum(len(found) for key, found in self.records.items() if key in self.studies)
+        """Trials that can be saved."""
+        return sum(len(found) for found in self.records.values())
 
 
 def readable(path: Path) -> int:
@@ -76,7 +80,49 @@ def remains(path: Path) -> Remains:
             with contextlib.suppress(DamagedError):
                 record = record_of(row["document"], row.get("checksum"))
                 records.setdefault(int(row["study_id"]), []).append(record)
+    for study_id in records.keys() - studies.keys():
+        studies[study_id] = _study_of(records[study_id])
     return Remains(studies=studies, records=records)
+
+
+def _study_of(records: list[TrialRecord]) -> dict[str, Any]:
+    """A study whose own row is lost, from what its trials say of it.
+
+    The measurements are what was paid for. What was asked for is lost with the row: the objective
+    is a guess, and without its search space the study can be shown but not resumed.
+    """
+    trial = records[0].spec
+    measured = {m for r in records if r.measurement is not None for m in r.measurement.metrics}
+    metric = next((name for name in METRICS if name in measured), "tokens_per_second")
+    spec = StudySpec(
+        name=trial.study,
+        model_name=str(trial.model.get("name", "unknown")),
+        model=trial.model,
+        task=trial.task,
+        runner=trial.runner,
+        workload=trial.workload,
+        objectives=(Objective(metric=metric, direction=METRICS[metric].direction),),
+        limits=(),
+        budget=Budget(seconds=None, trials=None),
+        strategy="auto",
+        seed=trial.seed,
+        workers=1,
+        gpus_per_trial=trial.gpus,
+        price_usd_per_gpu_hour=None,
+        space={},
+        options=trial.options,
+        environ=trial.environ,
+        created_at=min(r.started_at for r in records),
+    )
+    document = text_of(spec)
+    return {
+        "name": spec.name,
+        "state": "interrupted",
+        "next_number": 0,
+        "created_at": spec.created_at,
+        "document": document,
+        "checksum": checksum_of(document),
+    }
 
 
 def _is_whole(row: dict[str, Any]) -> bool:
@@ -103,7 +149,13 @@ def _rows(connection: sqlite3.Connection, table: str) -> Iterator[dict[str, Any]
 
 
 def _highest(connection: sqlite3.Connection, table: str) -> int:
-    """The last row number, or a bound when even that is lost."""
+    """The last row number, or what fits into the file when even that is lost or absurd."""
+    bound = 0
     with contextlib.suppress(sqlite3.Error):
-        return int(connection.execute(f"SELECT max(rowid) FROM {table}").fetchone()[0] or 0)
-    return 100_000
+        pages = connection.execute("PRAGMA page_count").fetchone()[0]
+        page_bytes = connection.execute("PRAGMA page_size").fetchone()[0]
+        bound = int(pages * page_bytes // _SMALLEST_ROW_BYTES)
+    with contextlib.suppress(sqlite3.Error):
+        last = connection.execute(f"SELECT max(rowid) FROM {table}").fetchone()[0]
+        return min(int(last or 0), bound)
+    return bound

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 from pathlib import Path
 
 from sqlalchemy import insert
@@ -23,11 +24,12 @@ def salvage(path: Path) -> tuple[Path, int]:
     with in_words(str(path)):
         if not holds_database(path):
             raise StoreError(f"{path} is empty: there is nothing to save")
-        found = remains(path)
+        try:
+            found = remains(path)
+        except sqlite3.Error:  # not even its first page
+            found = Remains(studies={}, records={})
     if found.count == 0:
-        raise StoreError(
-            f"no trial of {path} can be read; the logs in the study's folder are all that is left"
-        )
+        raise StoreError(f"no trial of {path} can be read; what is left are the logs of its trials")
     copy = unused(path.absolute().with_name(f"{path.stem}.salvaged{path.suffix}"))
     _write(found, copy)
     return copy, found.count
@@ -42,6 +44,7 @@ def _write(found: Remains, copy: Path) -> None:
                 highest = max((r.spec.number for r in records), default=-1)
                 known = {c.name for c in StudyTable.__table__.columns}
                 values = {name: value for name, value in row.items() if name in known}
+                values["id"] = study_id
                 values["next_number"] = max(int(row["next_number"] or 0), highest + 1)
                 connection.execute(insert(StudyTable).values(values))
                 for record in records:

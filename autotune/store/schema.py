@@ -15,7 +15,7 @@ from sqlalchemy.exc import OperationalError
 from autotune import migrations
 from autotune.store.fault import StoreError
 from autotune.store.place import Place
-from autotune.store.sqlite import connect, read_only
+from autotune.store.sqlite import connect, read_mode, read_only
 
 NEWEST = "0002"  # the last migration; a test holds it to what is in migrations/versions
 _LOCK_KEY = 0x6175746F74756E65  # any number that only autotune uses
@@ -50,7 +50,9 @@ def bring_up_to_date(engine: Engine, place: Place) -> str:
 
 def check_is_ours(place: Place) -> None:
     """StoreError for a file that is someone else's or too new, before anything is written."""
-    engine = create_engine("sqlite://", creator=lambda: connect(place, "ro"), poolclass=NullPool)
+    engine = create_engine(
+        "sqlite://", creator=lambda: connect(place, read_mode(place)), poolclass=NullPool
+    )
     with engine.connect() as connection:
         try:
             _version(connection, place)

@@ -31,10 +31,14 @@ def make_engine(place: Place, journal: str) -> Engine:
     return engine
 
 
-def connect(place: Place, mode: str, timeout: float = BUSY_SECONDS) -> sqlite3.Connection:
+def connect(place: Place, mode: str, timeout: float | None = None) -> sqlite3.Connection:
     """A bare connection; SQLAlchemy begins the transactions (see ``_begin``), not the module."""
     return sqlite3.connect(
-        place.uri(mode), uri=True, timeout=timeout, isolation_level=None, check_same_thread=False
+        place.uri(mode),
+        uri=True,
+        timeout=BUSY_SECONDS if timeout is None else timeout,
+        isolation_level=None,
+        check_same_thread=False,
     )
 
 
@@ -83,8 +87,19 @@ def _set_journal(place: Place, mode: str) -> str:
 @contextmanager
 def read_only(place: Place) -> Iterator[sqlite3.Connection]:
     """A connection that cannot change the file, not even by tidying up its journal."""
-    with contextlib.closing(connect(place, "ro")) as connection:
+    with contextlib.closing(connect(place, read_mode(place))) as connection:
         yield connection
+
+
+def read_mode(place: Place) -> str:
+    """How to open for reading. A file in WAL mode that nobody has open is taken as it lies:
+    a reader would leave helper files beside it, which it may not remove again.
+    """
+    assert place.path is not None
+    with place.path.open("rb") as file:
+        is_wal = file.read(20)[18:20] == b"\x02\x02"
+    is_open = place.path.with_name(f"{place.path.name}-wal").exists()
+    return "ro&immutable=1" if is_wal and not is_open else "ro"
 
 
 def check_is_sound(place: Place) -> None:
@@ -92,6 +107,17 @@ def check_is_sound(place: Place) -> None:
     assert place.path is not None
     if place.path.stat().st_size > _CHECKED_BYTES:
         return
+    for patience in (0.05, 0.2, None):
+        try:
+            _quick_check(place)
+            return
+        except sqlite3.DatabaseError:
+            if patience is None:
+                raise
+            time.sleep(patience)  # someone may have opened and changed it just now
+
+
+def _quick_check(place: Place) -> None:
     with read_only(place) as connection:
         try:
             found = str(connection.execute("PRAGMA quick_check(1)").fetchone()[0])

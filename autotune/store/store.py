@@ -6,6 +6,7 @@ import datetime
 import json
 import time
 from collections.abc import Collection, Mapping
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
@@ -131,13 +132,14 @@ class Store:
             row = connection.execute(_STUDY, {"study_": study}).first()
             if row is None:
                 raise self._no_study(study)
-            documents = connection.execute(_DOCUMENTS, {"id_": row.id})
-            return Study(
-                spec=spec_of(row.document, row.checksum),
-                records=tuple(record_of(text, checksum) for text, checksum in documents),
-                outcome=outcome_of(row.outcome) if row.outcome else None,
-                state=row.state,
-            )
+            # Closed even when a record is damaged: an open cursor would keep the file open.
+            with closing(connection.execute(_DOCUMENTS, {"id_": row.id})) as documents:
+                return Study(
+                    spec=spec_of(row.document, row.checksum),
+                    records=tuple(record_of(text, checksum) for text, checksum in documents),
+                    outcome=outcome_of(row.outcome) if row.outcome else None,
+                    state=row.state,
+                )
 
     def records_since(self, study: str, seen: Collection[int]) -> tuple[TrialRecord, ...]:
         """Records whose numbers are not in ``seen``; cheap when there is none."""

@@ -53,7 +53,8 @@ def _write(path: Path, page: str) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        partial.write_text(page, encoding="utf-8")
+        # "replace": a name may hold half a surrogate pair, which JSON allows and UTF-8 does not.
+        partial.write_bytes(page.encode("utf-8", "replace"))
         partial.replace(path)
     finally:
         partial.unlink(missing_ok=True)

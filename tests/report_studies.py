@@ -317,7 +317,9 @@ def finished(count: int = 120, *, seed: int = 1, extra: int = 0, **fields: Any) 
     for _ in range(5):
         for name, knobs in arms.items():
             number = len(records)
-            records.append(record_of(number, "final", knobs, draw, number * 13.0, 400 * GIB))
+            record = record_of(number, "final", knobs, draw, number * 13.0, 400 * GIB)
+            spec_of_arm = dataclasses.replace(record.spec, label=name)
+            records.append(dataclasses.replace(record, spec=spec_of_arm))
             measured[name].append(records[-1])
     changed = {k: v for k, v in best.items() if common.get(k) != v}
     return Study(
@@ -438,3 +440,24 @@ def write(study: Study | Mapping[str, Any], path: Path) -> Path:
     data = to_json(study) if isinstance(study, Study) else study
     path.write_text(json.dumps(data), encoding="utf-8")
     return path
+
+
+def audited() -> Study:
+    """Baselines and one trial per knob, as the knob audit leaves them; one is not read back."""
+    draw, records = random.Random(3), []
+    base: dict[str, KnobValue] = {**default(), **COMMON}
+    cases: list[tuple[str, dict[str, KnobValue]]] = [("baseline", base)]
+    cases += [
+        (name, {**base, name: next(v for v in facts[0] if v != base[name])})
+        for name, facts in KNOBS.items()
+        if name not in ("precision.compute_dtype", "compile.mode")
+    ]
+    for number, (label, knobs) in enumerate([*cases, ("baseline", base)]):
+        record = record_of(number, "audit", knobs, draw, number * 13.0, 400 * GIB)
+        record = dataclasses.replace(record, spec=dataclasses.replace(record.spec, label=label))
+        if label == "loader.workers" and record.measurement is not None:
+            deaf = {**record.measurement.effective, label: 0}
+            measured = dataclasses.replace(record.measurement, effective=deaf)
+            record = dataclasses.replace(record, measurement=measured)
+        records.append(record)
+    return Study(spec=study_spec(), records=tuple(records), state="finished")

@@ -25,7 +25,7 @@ def coordinates_figure(numbers: Coordinates) -> go.Figure:
     """Worst first, so that the best lie on top; one trace per fifth."""
     axes = numbers.axes
     figure = style.figure(430, margin={"l": 70, "r": 90, "t": 64, "b": 24}, dragmode="select")
-    figure.update_layout(selectdirection="v", legend={"y": -0.04, "yanchor": "top"})
+    figure.update_layout(selectdirection="d", legend={"y": -0.04, "yanchor": "top"})
     figure.update_xaxes(visible=False, range=[-0.15, len(axes) - 0.6], fixedrange=True)
     figure.update_yaxes(visible=False, range=[-0.06, 1.06], fixedrange=True)
     for group in range(len(_GROUPS) - 1, -1, -1):

@@ -104,7 +104,7 @@ def baseline_trials(study: StudyData) -> dict[str, Trial]:
     for trial in study.trials:
         if not study.is_known(trial):
             continue
-        if trial.stage == "default":
+        if trial.stage == "default" or _canonical(trial.label) == "default":
             found.setdefault("default", trial)
         elif trial.label == _COMMON or (common and common.items() <= trial.configuration.items()):
             found.setdefault(_COMMON, trial)

@@ -36,7 +36,14 @@ class Axis:
 def varying(trials: Sequence[Trial]) -> list[str]:
     """Knobs that took at least two values (inactive counts as one), in first-seen order."""
     names = dict.fromkeys(name for t in trials for name in t.configuration)
-    return [n for n in names if len({_key(t.configuration.get(n)) for t in trials}) > 1]
+    return [name for name in names if _varies(name, trials)]
+
+
+def _varies(name: str, trials: Sequence[Trial]) -> bool:
+    first = trials[0].configuration.get(name)
+    kind = type(first)
+    values = (t.configuration.get(name) for t in trials)
+    return any(value != first or type(value) is not kind for value in values)
 
 
 def axis(knob: str, trials: Sequence[Trial]) -> Axis:

@@ -60,7 +60,7 @@ def importance(study: StudyData) -> Importance:
         return Importance(shares=(), explained=0.0, trials=len(usable), note=short)
     target = _target(study, usable)
     knobs = encoding.varying(usable)
-    if not knobs or float(np.std(target)) == 0.0:
+    if not knobs or float(np.ptp(target)) == 0.0:
         same = "every complete trial gave the same result"
         return Importance(shares=(), explained=0.0, trials=len(usable), note=same)
     table = np.array([encoding.column(k, usable, target.tolist()) for k in knobs]).T

@@ -82,30 +82,46 @@ function applyHidden() {
   });
 }
 
-/* Parallel coordinates: a box over an axis keeps the lines whose points lie in it. */
+/* Parallel coordinates: a drag over an axis keeps the lines that cross it there. */
+const plain = coordinates ? JSON.parse(sources.get(coordinates)).data : [];
 function watchBrush() {
-  const all = () => {
-    if (coordinates.layout.selections?.length) Plotly.relayout(coordinates, { selections: [] });
-    filterLines(() => true);
-    showOnly(null);
-  };
   coordinates.on("plotly_selected", (event) => {
-    if (!event) return all();
-    const kept = new Set(event.points.map((p) => p.customdata));
-    if (!kept.size) return all();
+    const kept = event?.range ? linesIn(event.range) : new Set();
+    if (!kept.size) return showAll();
     filterLines((number) => kept.has(number));
     return showOnly(kept);
   });
-  coordinates.on("plotly_deselect", all);
+  coordinates.on("plotly_deselect", showAll);
+  coordinates.on("plotly_doubleclick", showAll);
+}
+
+/* The axes under the box; where there is none, the one nearest to its middle. */
+function linesIn(range) {
+  const [left, right] = [Math.min(...range.x), Math.max(...range.x)], [low, high] = [Math.min(...range.y), Math.max(...range.y)];
+  const inside = (x) => (Math.ceil(left) <= Math.floor(right) ? x >= left && x <= right : x === Math.round((left + right) / 2));
+  const kept = new Set();
+  for (const trace of plain) {
+    trace.customdata?.forEach((number, j) => {
+      if (number !== null && trace.y[j] !== null && inside(trace.x[j]) && trace.y[j] >= low && trace.y[j] <= high) kept.add(number);
+    });
+  }
+  return kept;
+}
+
+let filtered = false;
+function showAll() {
+  if (!filtered) return;
+  filterLines(() => true);
+  filtered = false;
+  Plotly.relayout(coordinates, { selections: [] });
+  showOnly(null);
 }
 
 function filterLines(keeps) {
-  drawn.get(coordinates).data.forEach((trace, i) => {
+  filtered = true;
+  plain.forEach((trace, i) => {
     if (trace.meta === "selected") return;
-    const original = sourceData[i];
-    const y = original.y.map((v, j) => (original.customdata[j] !== null && keeps(original.customdata[j]) ? v : null));
+    const y = trace.y.map((v, j) => (trace.customdata[j] !== null && keeps(trace.customdata[j]) ? v : null));
     Plotly.restyle(coordinates, { y: [y], selectedpoints: [null] }, [i]);
   });
 }
-/* Plotly may change the data that it was given, so the lines are kept apart. */
-const sourceData = coordinates ? JSON.parse(sources.get(coordinates)).data : [];

@@ -13,9 +13,12 @@ import signal
 import sys
 from pathlib import Path
 
+from trials.lifeline import die_with
+
 
 def main() -> None:
     """Serve requests until stdin closes."""
+    die_with(os.getppid())
     for name in sys.argv[1:]:
         __import__(name)
     wake_read, wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
@@ -58,6 +61,7 @@ def _reap() -> None:
 
 
 def _fork(request: dict[str, object]) -> None:
+    zygote = os.getpid()
     pid = os.fork()
     if pid:
         _say({"pid": pid})
@@ -65,6 +69,7 @@ def _fork(request: dict[str, object]) -> None:
     code = 1
     try:
         os.setsid()
+        die_with(zygote)
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         folder = Path(str(request["folder"]))

@@ -1,0 +1,109 @@
+"""The near end of a zygote: a process with torch imported, from which trials are forked."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import selectors
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from autotune.rooms import child_environ
+
+_START_SECONDS = 120.0
+
+
+class ZygoteDied(RuntimeError):
+    """The process is gone; start another."""
+
+
+class Zygote:
+    """Forks trials on request. One user at a time."""
+
+    def __init__(self, imports: Sequence[str]) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "trials.zygote", *imports],
+            env=child_environ({}),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            start_new_session=True,  # a Ctrl-C is the driver's to handle
+        )
+        assert self._process.stdout is not None
+        self._output = self._process.stdout.fileno()
+        self._pending = b""
+        self._exits: dict[int, int] = {}
+        self._ready = False
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def has_died(self) -> bool:
+        """Whether the process is gone."""
+        return self._process.poll() is not None
+
+    def fork(self, folder: Path, environ: Mapping[str, str]) -> int:
+        """Start a trial; its process id. Raises ZygoteDied."""
+        self._until_ready()
+        request = json.dumps({"folder": str(folder), "environ": dict(environ)}) + "\n"
+        assert self._process.stdin is not None
+        try:
+            self._process.stdin.write(request.encode())
+            self._process.stdin.flush()
+        except OSError as error:
+            raise ZygoteDied(str(error)) from error
+        while True:
+            message = self._next(10.0)
+            if message is None:
+                raise ZygoteDied("no answer to a fork")
+            if "exit" not in message:
+                return message["pid"]
+            self._exits[message["pid"]] = message["exit"]
+
+    def wait(self, pid: int, seconds: float) -> int | None:
+        """The exit code of a trial (negative: its signal), or None when it still runs."""
+        limit = time.monotonic() + seconds
+        while pid not in self._exits:
+            message = self._next(max(0.0, limit - time.monotonic()))
+            if message is None:
+                return None
+            if "exit" in message:
+                self._exits[message["pid"]] = message["exit"]
+        return self._exits.pop(pid)
+
+    def close(self) -> None:
+        """End the process; trials that it forked are ended by their launcher."""
+        with contextlib.suppress(OSError):
+            if self._process.stdin is not None:
+                self._process.stdin.close()
+        self._process.kill()
+        self._process.wait()
+        if self._process.stdout is not None:
+            self._process.stdout.close()
+
+    def _until_ready(self) -> None:
+        if self._ready:
+            return
+        if self._next(_START_SECONDS) is None:
+            raise ZygoteDied(f"not ready within {_START_SECONDS:g} s")
+        self._ready = True
+
+    def _next(self, seconds: float) -> dict[str, int] | None:
+        """The next message, or None after the time-out."""
+        limit = time.monotonic() + seconds
+        while b"\n" not in self._pending:
+            with selectors.DefaultSelector() as selector:
+                selector.register(self._output, selectors.EVENT_READ)
+                if not selector.select(max(0.0, limit - time.monotonic())):
+                    return None
+            data = os.read(self._output, 1 << 16)
+            if not data:
+                raise ZygoteDied(f"exit code {self._process.poll()}")
+            self._pending += data
+        line, _, self._pending = self._pending.partition(b"\n")
+        message: dict[str, int] = json.loads(line)
+        return message

@@ -316,6 +316,8 @@ def test_print_is_light_and_complete(visit: Visits, tmp_path: Path) -> None:
     opened = visit("finished", color_scheme="dark")
     opened.evaluate("dispatchEvent(new Event('beforeprint'))")
     assert opened.evaluate("document.documentElement.dataset.theme") == "light"
+    widths = "[...document.querySelectorAll('.chart')].map((c) => c._fullLayout.width)"
+    assert set(opened.evaluate(widths)) == {660, 1060}
     opened.evaluate("dispatchEvent(new Event('afterprint'))")
     assert opened.evaluate("document.documentElement.dataset.theme") == "dark"
     opened.pdf(path=tmp_path / "report.pdf", format="A4")

@@ -11,6 +11,7 @@ import pytest
 from autotune.study import Comparison, Contribution, Interval, Limit, Objective, Outcome, Study
 from autotune.trial import Status, to_json
 from reports import page
+from reports.figures.roofline import roofline_figure
 from reports.numbers import encoding, reproduce, units
 from reports.numbers.answer import answer, baseline_trials
 from reports.numbers.audit import audit
@@ -367,6 +368,25 @@ def test_without_ceilings_the_roofline_is_relative() -> None:
     found = roofline(data(studies.finished(60, fingerprint=print_)))
     assert found is not None
     assert found.is_relative
+    assert found.has_bytes
+
+
+def test_trials_that_count_no_bytes_stand_under_the_ceiling_of_their_format() -> None:
+    raw = to_json(studies.finished(60, fingerprint={}))
+    for record in raw["records"]:
+        if record["measurement"] is not None:
+            del record["measurement"]["metrics"]["memory_bandwidth_utilization"]
+            record["measurement"]["telemetry"] = {
+                "matmul_ceiling_flops": 796e12,
+                "matmul_ceiling_dtype": "bf16",
+                "model_flops_per_second": 400e12,
+            }
+    found = roofline(parse(raw))
+    assert found is not None
+    assert not found.has_bytes
+    assert [(c.name, c.rate) for c in found.ceilings] == [("bf16 matmul", 796e12)]
+    assert {s.rate for s in found.spots.items} == {400e12}
+    assert roofline_figure(found) is not None
 
 
 # --- failures and gaps -----------------------------------------------------------------------

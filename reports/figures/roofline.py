@@ -2,29 +2,37 @@
 
 from __future__ import annotations
 
+import math
+
 import plotly.graph_objects as go
 
 from reports.figures import style
-from reports.numbers.roofline import Bottleneck, Roofline
+from reports.numbers.roofline import Bottleneck, Ceiling, Roofline
 from reports.numbers.units import number
+
+_RING = {"symbol": "circle-open", "size": 18, "color": style.INK, "line": {"width": 2}}
 
 
 def roofline_figure(numbers: Roofline) -> go.Figure | None:
-    """None when no trial says both its FLOP and its bytes."""
+    """Under the roof where bytes are known, under flat ceilings where they are not."""
     spots = numbers.spots.items
     if not spots:
         return None
     figure = style.figure(400, showlegend=False)
-    unit = 1.0 if numbers.is_relative else 1e-12
-    title = "share of the compute ceiling" if numbers.is_relative else "TFLOP/s"
-    symbol = "" if numbers.is_relative else " TFLOP/s"
-    across = "intensity relative to the ridge" if numbers.is_relative else "FLOP per byte moved"
-    figure.update_xaxes(title_text=across, type="log", dtick=1)
-    figure.update_yaxes(title_text=title, type="log", dtick=1)
+    unit, symbol = (1.0, "") if numbers.is_relative else (1e-12, " TFLOP/s")
+    up = "share of the compute ceiling" if numbers.is_relative else "TFLOP/s"
+    figure.update_yaxes(title_text=up)
+    if numbers.has_bytes:
+        across = "intensity relative to the ridge" if numbers.is_relative else "FLOP per byte moved"
+        figure.update_xaxes(title_text=across, type="log", dtick=1)
+        figure.update_yaxes(type="log", dtick=1)
+    else:
+        figure.update_xaxes(title_text="trial", showgrid=False)
+        figure.update_yaxes(rangemode="tozero")
     figure.add_scatter(
         name="trials",
         mode="markers",
-        x=[float(f"{s.intensity:.6g}") for s in spots],
+        x=[s.number if s.intensity is None else float(f"{s.intensity:.6g}") for s in spots],
         y=[float(f"{s.rate * unit:.6g}") for s in spots],
         customdata=[s.number for s in spots],
         text=[f"{number(s.rate * unit, 3)}{symbol}" for s in spots],
@@ -32,16 +40,8 @@ def roofline_figure(numbers: Roofline) -> go.Figure | None:
         hovertemplate="<b>Trial %{customdata}</b><br>%{text}<extra></extra>",
     )
     _roofs(figure, numbers, unit)
-    ring = {"symbol": "circle-open", "size": 18, "color": style.INK, "line": {"width": 2}}
     figure.add_scatter(
-        x=[],
-        y=[],
-        mode="markers",
-        marker=ring,
-        name="selected",
-        meta="selected",
-        showlegend=False,
-        hoverinfo="skip",
+        x=[], y=[], mode="markers", marker=_RING, name="selected", meta="selected", hoverinfo="skip"
     )
     return figure
 
@@ -68,45 +68,50 @@ def bottleneck_figure(numbers: Roofline) -> go.Figure | None:
     return figure
 
 
-def _roofs(figure: go.Figure, numbers: Roofline, unit: float) -> None:
-    xs = [s.intensity for s in numbers.spots.items]
-    if numbers.is_relative:
-        roofs, copy = [("ceiling", 1.0)], 1.0
-    else:
-        roofs = [(c.name, c.rate) for c in numbers.ceilings if not c.is_bandwidth]
-        copy = max(c.rate for c in numbers.ceilings if c.is_bandwidth)
-    ridge = max(rate for _, rate in roofs) / copy
-    low, high = min([*xs, ridge]) / 3, max([*xs, ridge]) * 3
-    top = max(rate for _, rate in roofs)
-    line = {"color": style.MUTED, "width": 1.5}
-    figure.add_scatter(
-        name="copy ceiling",
-        mode="lines+text",
-        text=["copy", ""],
-        textposition="bottom right",
-        textfont={"size": 11, "color": style.MUTED},
-        line=line,
-        x=[low, top / copy],
-        y=[low * copy * unit, top * unit],
-        hoverinfo="skip",
-        showlegend=False,
-    )
-    for name, rate in roofs:
-        label = style.text(name.replace("_", " "), 24)
-        shown = "" if numbers.is_relative else f" {number(rate * unit, 3)}"
-        figure.add_scatter(
-            name=label,
-            mode="lines+text",
-            line=line,
-            x=[rate / copy, high],
-            y=[rate * unit, rate * unit],
-            text=["", f"{label}{shown}"],
-            textposition="top left",
-            textfont={"size": 11, "color": style.MUTED},
-            hoverinfo="skip",
-            showlegend=False,
-        )
-
-
 def _profiled(spot: Bottleneck) -> str:
     return f"trial {spot.number}<br>{style.text(spot.bound, 20)}"
+
+
+def _roofs(figure: go.Figure, numbers: Roofline, unit: float) -> None:
+    roofs = [c for c in numbers.ceilings if not c.is_bandwidth]
+    if numbers.is_relative:
+        roofs = [Ceiling(name="ceiling", rate=1.0, is_bandwidth=False)]
+    if not numbers.has_bytes:
+        last = max(s.number for s in numbers.spots.items)
+        for roof in roofs:
+            _flat(figure, roof, unit, 0, max(1, last))
+        return
+    copy = max((c.rate for c in numbers.ceilings if c.is_bandwidth), default=1.0)
+    xs = [s.intensity for s in numbers.spots.items if s.intensity is not None]
+    top = max(roof.rate for roof in roofs)
+    low, high = min([*xs, top / copy]) / 3, max([*xs, top / copy]) * 3
+    middle = math.sqrt(low * top / copy)
+    figure.add_scatter(
+        name="copy",
+        mode="lines+text",
+        x=[low, middle, top / copy],
+        y=[low * copy * unit, middle * copy * unit, top * unit],
+        text=["", "copy ceiling ", ""],
+        textposition="middle left",
+        textfont={"size": 11, "color": style.MUTED},
+        line={"color": style.MUTED, "width": 1.5},
+        hoverinfo="skip",
+    )
+    for roof in roofs:
+        _flat(figure, roof, unit, roof.rate / copy, high)
+
+
+def _flat(figure: go.Figure, roof: Ceiling, unit: float, start: float, end: float) -> None:
+    label = style.text(roof.name.replace("_", " "), 24)
+    shown = f"{label} {number(roof.rate * unit, 3)}" if unit != 1.0 else label
+    figure.add_scatter(
+        name=label,
+        mode="lines+text",
+        x=[start, end],
+        y=[roof.rate * unit, roof.rate * unit],
+        text=["", shown],
+        textposition="top left",
+        textfont={"size": 11, "color": style.MUTED},
+        line={"color": style.MUTED, "width": 1.5},
+        hoverinfo="skip",
+    )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,8 +24,8 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Dropped:
-    """A change that did not pay and was put back."""
+class Alternative:
+    """A change that did not pay and was put back, or a neighbour of the winner."""
 
     knob: str
     value: KnobValue
@@ -35,11 +35,12 @@ class Dropped:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Waterfall:
-    """Steps in order; ``dropped`` stands beside them."""
+    """Steps in order; ``dropped`` and ``neighbours`` stand beside them."""
 
     metric: str
     steps: tuple[Step, ...]
-    dropped: tuple[Dropped, ...]
+    dropped: tuple[Alternative, ...]
+    neighbours: tuple[Alternative, ...]
 
 
 def waterfall(study: StudyData) -> Waterfall | None:
@@ -53,7 +54,7 @@ def waterfall(study: StudyData) -> Waterfall | None:
     baseline, start = _start(outcome, goal.metric)
     end = interval(mapping(outcome.get("measured")).get(goal.metric))
     rows = [mapping(c) for c in outcome.get("contributions") or ()]
-    if start is None or end is None or not rows or start.median <= 0:
+    if start is None or end is None or not rows or min(start.median, end.median) <= 0:
         return None
     known = [
         (row, ratio) for row in rows if (ratio := interval(row.get("gain"))) and ratio.median > 0
@@ -79,21 +80,29 @@ def waterfall(study: StudyData) -> Waterfall | None:
     whole = Interval(median=rest, low=None, high=None, n=0)
     steps.append(Step(label="together", kind="rest", start=level, end=end.median, ratio=whole))
     steps.append(_total("best", end))
-    dropped = tuple(
-        Dropped(
+    return Waterfall(
+        metric=goal.metric,
+        steps=tuple(steps),
+        dropped=_alternatives([row for row in rows if not row.get("kept")]),
+        neighbours=_alternatives(outcome.get("neighbours") or ()),
+    )
+
+
+def _total(label: str, value: Interval) -> Step:
+    return Step(label=label, kind="total", start=0.0, end=value.median, ratio=None)
+
+
+def _alternatives(rows: Sequence[Any]) -> tuple[Alternative, ...]:
+    return tuple(
+        Alternative(
             knob=str(row["knob"]),
             value=row.get("value", ""),
             baseline_value=row.get("baseline_value", ""),
             ratio=ratio,
         )
-        for row, ratio in known
-        if not row.get("kept")
+        for row in map(mapping, rows)
+        if (ratio := interval(row.get("gain"))) is not None
     )
-    return Waterfall(metric=goal.metric, steps=tuple(steps), dropped=dropped)
-
-
-def _total(label: str, value: Interval) -> Step:
-    return Step(label=label, kind="total", start=0.0, end=value.median, ratio=None)
 
 
 def _start(outcome: Mapping[str, Any], metric: str) -> tuple[str, Interval | None]:

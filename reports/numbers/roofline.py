@@ -11,6 +11,7 @@ from reports.numbers.thinning import Thinned, thin
 
 MOST_POINTS = 1000
 _MOST_PROFILED = 5
+_APART = 1.05
 _BYTES = ("copy", "bytes", "bandwidth")
 _BOUNDS = ("bound", "label", "bottleneck")
 _CLASSES = ("kernel_time_ms", "kernel_seconds", "kernels", "classes", "time_by_class")
@@ -27,11 +28,11 @@ class Ceiling:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spot:
-    """A trial on the roofline. Without ceilings both axes are relative to the ridge."""
+    """What a trial reached: FLOP/s, and FLOP per byte where the bytes are known too."""
 
     number: int
-    intensity: float  # FLOP per byte
-    rate: float  # FLOP/s
+    rate: float
+    intensity: float | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,66 +47,94 @@ class Bottleneck:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Roofline:
-    """Any part may be empty; ``shares`` are ceiling_fraction by trial when bytes are unknown."""
+    """Any part may be empty. Without ceilings both axes are relative to the ridge."""
 
     ceilings: tuple[Ceiling, ...]
     spots: Thinned[Spot]
     is_relative: bool
-    shares: tuple[tuple[int, float], ...]
+    nearest: tuple[int, float] | None  # trial and share of its ceiling
     bottlenecks: tuple[Bottleneck, ...]
+
+    @property
+    def has_bytes(self) -> bool:
+        """Whether the trials can be put on a roofline, or just under their ceilings."""
+        return any(spot.intensity is not None for spot in self.spots.items)
 
 
 def roofline(study: StudyData) -> Roofline | None:
     """None when no trial was profiled and none says how near a ceiling it came."""
-    ceilings = _ceilings(study)
+    complete = [t for t in study.trials if t.is_complete and t.stage != "audit"]
+    ceilings = _ceilings(study, complete)
     roofs = [c.rate for c in ceilings if not c.is_bandwidth]
     copies = [c.rate for c in ceilings if c.is_bandwidth]
-    relative = not roofs or not copies
-    scale = (1.0, 1.0) if relative else (max(roofs), max(copies))
-    complete = [t for t in study.trials if t.is_complete]
-    spots = [s for t in complete if (s := _spot(t, *scale)) is not None]
-    shares = tuple(
-        (t.number, t.metrics["ceiling_fraction"])
-        for t in complete
-        if "ceiling_fraction" in t.metrics
-    )
+    roof, copy = max(roofs, default=1.0), max(copies, default=None)
+    spots = [s for t in complete if (s := _spot(t, roof, copy)) is not None]
+    if any(spot.intensity is not None for spot in spots):
+        spots = [spot for spot in spots if spot.intensity is not None]
+    shares = {t.number: t.metrics["ceiling_fraction"] for t in complete if _has_share(t)}
     bottlenecks = tuple(b for t in complete if (b := _bottleneck(t)) is not None)
-    if not spots and not shares and not bottlenecks:
+    if not spots and not bottlenecks:
         return None
     best = max((spot.rate for spot in spots), default=0.0)
     return Roofline(
         ceilings=tuple(ceilings),
         spots=thin(spots, MOST_POINTS, keep=lambda spot: spot.rate == best),
-        is_relative=relative,
-        shares=shares,
+        is_relative=not roofs,
+        nearest=max(shares.items(), key=lambda item: item[1]) if shares else None,
         # The incumbent and the finalists are profiled late.
         bottlenecks=bottlenecks[-_MOST_PROFILED:],
     )
 
 
-def _ceilings(study: StudyData) -> list[Ceiling]:
-    places = [mapping(study.spec.get("fingerprint"))]
-    places += [t.telemetry for t in study.trials]
-    found = next((mapping(p["ceilings"]) for p in places if mapping(p.get("ceilings"))), {})
-    return [
+def _has_share(trial: Trial) -> bool:
+    return "ceiling_fraction" in trial.metrics
+
+
+def _ceilings(study: StudyData, complete: list[Trial]) -> list[Ceiling]:
+    """From the fingerprint, and from what the trials say of their own number format."""
+    found = dict(mapping(mapping(study.spec.get("fingerprint")).get("ceilings")))
+    for trial in complete:
+        told = trial.telemetry
+        found |= mapping(told.get("ceilings"))
+        if "matmul_ceiling_flops" in told:
+            found[f"{told.get('matmul_ceiling_dtype', '')} matmul"] = told["matmul_ceiling_flops"]
+        if "copy_ceiling_bytes_per_second" in told:
+            found["copy"] = told["copy_ceiling_bytes_per_second"]
+    known = [
         Ceiling(name=str(name), rate=rate, is_bandwidth=any(w in str(name) for w in _BYTES))
         for name, value in found.items()
         if (rate := finite(value)) is not None and rate > 0
     ]
+    return _merged(sorted(known, key=lambda c: c.rate))
 
 
-def _spot(trial: Trial, flops: float, copy: float) -> Spot | None:
-    rate = finite(trial.telemetry.get("flops_per_second"))
-    moved = finite(trial.telemetry.get("bytes_per_second"))
-    if rate is None or moved is None:
-        compute = trial.metrics.get("ceiling_fraction")
-        memory = trial.metrics.get("memory_bandwidth_utilization")
-        if compute is None or memory is None:
-            return None
-        rate, moved = compute * flops, memory * copy
-    if rate <= 0 or moved <= 0:
+def _merged(ascending: list[Ceiling]) -> list[Ceiling]:
+    """Ceilings of one kind that all but coincide become one: their labels would overlap."""
+    kept: list[Ceiling] = []
+    for ceiling in ascending:
+        last = kept[-1] if kept else None
+        alike = last is not None and last.is_bandwidth == ceiling.is_bandwidth
+        if last is not None and alike and ceiling.rate < _APART * last.rate:
+            name = f"{last.name}, {ceiling.name}"
+            kept[-1] = Ceiling(name=name, rate=ceiling.rate, is_bandwidth=last.is_bandwidth)
+        else:
+            kept.append(ceiling)
+    return kept
+
+
+def _spot(trial: Trial, roof: float, copy: float | None) -> Spot | None:
+    """By what the trial counted; by its shares of the ceilings otherwise."""
+    told, share = trial.telemetry, trial.metrics.get("ceiling_fraction")
+    rate = finite(told.get("model_flops_per_second", told.get("flops_per_second")))
+    if rate is None and share is not None:
+        rate = share * (finite(told.get("matmul_ceiling_flops")) or roof)
+    moved = finite(told.get("bytes_per_second"))
+    used = trial.metrics.get("memory_bandwidth_utilization")
+    if moved is None and used is not None:
+        moved = used * (copy or 1.0)
+    if rate is None or rate <= 0:
         return None
-    return Spot(number=trial.number, intensity=rate / moved, rate=rate)
+    return Spot(number=trial.number, rate=rate, intensity=rate / moved if moved else None)
 
 
 def _bottleneck(trial: Trial) -> Bottleneck | None:

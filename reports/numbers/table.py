@@ -13,6 +13,8 @@ from reports.numbers.study import StudyData, Trial
 # Samples are kept for the trials that a reader will ask about, and for others while they fit.
 _MOST_SAMPLES = 60_000
 _MOST_SAMPLES_EACH = 200
+_MOST_DETAIL = 1_500_000
+_MOST_DETAIL_EACH = 2_000
 
 
 def table(
@@ -34,6 +36,7 @@ def table(
         "knobs": {k: _coded([t.configuration.get(k) for t in trials]) for k in varying},
         "constant": _constant(trials, varying),
         "reason": _coded([_said(t) for t in trials]),
+        "detail": _details(trials),
         "folder": _folders(trials),
         "samples": _samples(trials, kinds),
         "notices": {t.number: list(t.notices) for t in trials if t.notices},
@@ -72,6 +75,22 @@ def _depth(trial: Trial) -> str:
 
 def _said(trial: Trial) -> str | None:
     return None if trial.is_complete else failures.first_line(trial)[:300]
+
+
+def _details(trials: Sequence[Trial]) -> dict[str, Any]:
+    """The last lines of failed trials' logs, equal ones once, while they fit."""
+    room = _MOST_DETAIL
+    known: set[str] = set()
+    kept: list[str | None] = []
+    for trial in trials:
+        text = trial.detail[-_MOST_DETAIL_EACH:] or None
+        if text is not None and text not in known:
+            room -= len(text)
+            text = text if room >= 0 else None
+        if text is not None:
+            known.add(text)
+        kept.append(text)
+    return _coded(kept)
 
 
 def _constant(trials: Sequence[Trial], varying: Sequence[str]) -> dict[str, Any]:

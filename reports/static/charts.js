@@ -49,10 +49,16 @@ function drawInTurn() {
   setTimeout(drawInTurn, 15);
 }
 
-/* Paper is white, whatever the screen is. */
+/* Paper is white, whatever the screen is, and narrower: A4 and Letter less margins and padding. */
+const PAPER = 660, SCALED = 1060; /* page.css scales the wide ones down */
+const paperOf = (place) => (place.closest(".at-least-wide") ? SCALED : PAPER);
 addEventListener("beforeprint", () => {
   loadPlotly();
   for (const place of places) draw(place);
   applyTheme("light");
+  for (const place of places) Plotly.relayout(place, { width: paperOf(place) });
 });
-addEventListener("afterprint", () => applyTheme());
+addEventListener("afterprint", () => {
+  applyTheme();
+  for (const place of places) Plotly.relayout(place, { width: null, autosize: true });
+});

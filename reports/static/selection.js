@@ -36,6 +36,8 @@ function showPanel(row) {
   );
   const reason = decoded(trials.reason, row);
   if (reason) panel.append(make("p", {}, outside(reason)));
+  const detail = decoded(trials.detail, row);
+  if (detail) panel.append(make("details", {}, make("summary", {}, "Last lines of the log"), make("pre", { class: "log" }, detail)));
   panel.append(make("div", { class: "three" }, metricList(row), differencePart(row), make("div", {}, ...commandPart(row), ...samplePart(number))));
   for (const notice of trials.notices[number] ?? []) panel.append(make("p", { class: "note" }, outside(notice)));
 }

@@ -116,6 +116,7 @@ function cellText(value) {
 
 function csvText(rows) {
   const wanted = [...everything, { name: "folder", get: (row) => `${decoded(trials.folder.parent, row) ?? ""}/${trials.folder.name[row]}` }];
+  wanted.push({ name: "log_tail", get: (row) => decoded(trials.detail, row) });
   const lines = [wanted.map((c) => cellText(c.name)).join(",")];
   for (const row of rows) lines.push(wanted.map((c) => cellText(c.get(row))).join(","));
   return lines.join("\r\n") + "\r\n";

@@ -141,6 +141,31 @@ def test_a_latency_gain_above_one_means_faster() -> None:
     assert found.gains[0].ratio.median == pytest.approx(line.common.median / line.best.median)
 
 
+@pytest.mark.parametrize(("low", "looks_better"), [(1.2, True), (0.98, False)])
+def test_a_gain_that_was_not_called_better_stays_open(low: float, looks_better: bool) -> None:
+    study = studies.finished(40)
+    assert study.outcome is not None
+    gain = Interval(median=1.3, low=low, high=1.5, n=3)
+    unsure = Comparison(baseline="common_practice", gain=gain, verdict="not distinguishable")
+    outcome = dataclasses.replace(study.outcome, comparisons=(unsure,))
+    read = data(dataclasses.replace(study, outcome=outcome))
+    lead = answer(read, points(read)).gains[0]
+    assert lead.is_open
+    assert lead.looks_better is looks_better
+    text = page.render(read)
+    assert ("No proven gain" in text) is not looks_better
+
+
+def test_without_common_practice_the_diff_is_against_upstream() -> None:
+    study = studies.unfinished(7)
+    spec = dataclasses.replace(study.spec, presets=())
+    read = data(dataclasses.replace(study, spec=spec))
+    found = answer(read, points(read))
+    assert [g.baseline for g in found.gains] == ["default"]
+    assert all(change.common is None for change in found.changes)
+    assert "Common practice" not in page.render(read)
+
+
 def test_the_ladder_is_a_share_of_its_longest_rung(finished: StudyData) -> None:
     rungs = ladder(answer(finished, points(finished)))
     assert [r.kind for r in rungs] == ["upstream", "common", "best"]
@@ -283,6 +308,17 @@ def test_a_waterfall_of_a_latency_goes_down() -> None:
     assert found is not None
     assert [round(s.end, 3) for s in found.steps] == [100.0, 62.5, 50.0, 50.0]
     assert [d.knob for d in found.dropped] == ["b"]
+
+
+def test_changes_that_the_ablation_never_came_to_earn_nothing_known() -> None:
+    study = studies.finished(40)
+    assert study.outcome is not None
+    blank = Interval(median=1.0, low=1.0, high=1.0, n=0)
+    rows = tuple(dataclasses.replace(c, gain=blank) for c in study.outcome.contributions)
+    outcome = dataclasses.replace(study.outcome, contributions=rows)
+    read = data(dataclasses.replace(study, outcome=outcome))
+    assert waterfall(read) is None
+    assert all(change.earns is None for change in answer(read, points(read)).changes)
 
 
 # --- importance, coordinates, history --------------------------------------------------------

@@ -31,6 +31,16 @@ class Gain:
     is_proven: bool  # by interleaved repeats; otherwise just two medians divided
 
     @property
+    def is_open(self) -> bool:
+        """Repeated, but not called better: the headline must not read like a promise."""
+        return self.is_proven and self.verdict != "better"
+
+    @property
+    def looks_better(self) -> bool:
+        """The interval lies above 1, though too few repeats for a verdict."""
+        return self.ratio.low is not None and self.ratio.low > 1
+
+    @property
     def against(self) -> str:
         return BASELINES.get(self.baseline, self.baseline.replace("_", " "))
 
@@ -45,6 +55,12 @@ class Change:
     common: KnobValue | None
     best: KnobValue
     earns: Interval | None  # ratio, when the ablation measured it
+
+    @property
+    def is_new(self) -> bool:
+        """Whether the best differs from common practice (or upstream, where there is none)."""
+        before = self.upstream if self.common is None else self.common
+        return (before, type(before)) != (self.best, type(self.best))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,6 +106,12 @@ def named_baselines(outcome: Mapping[str, Any]) -> dict[str, Any]:
     """Metric intervals of the outcome's baselines, under the names of BASELINES."""
     held = mapping(outcome.get("baselines"))
     return {_canonical(name): metrics for name, metrics in held.items()}
+
+
+def measured_gain(contribution: Mapping[str, Any]) -> Interval | None:
+    """What a change earns, or None when the ablation never came to it."""
+    gain = interval(contribution.get("gain"))
+    return gain if gain is not None and gain.n > 0 and gain.median > 0 else None
 
 
 def _canonical(name: str) -> str:
@@ -151,7 +173,7 @@ def _concluded(study: StudyData, outcome: Mapping[str, Any]) -> Answer:
     changed = mapping(outcome.get("changed"))
     from_upstream = mapping(outcome.get("changed_from_upstream"))
     earns = {
-        str(c.get("knob")): interval(c.get("gain"))
+        str(c.get("knob")): measured_gain(c)
         for c in map(mapping, outcome.get("contributions") or ())
     }
     return Answer(
@@ -221,7 +243,7 @@ def _changes(
             knob=name,
             summary=str(study.knobs.get(name, {}).get("summary") or ""),
             upstream=study.defaults.get(name),
-            common=common.get(name, study.defaults.get(name)),
+            common=common.get(name, study.defaults.get(name)) if common else None,
             best=configuration.get(name, value),
             earns=earns.get(name),
         )

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from reports.numbers.answer import BASELINES, named_baselines
+from reports.numbers.answer import BASELINES, measured_gain, named_baselines
 from reports.numbers.study import Interval, KnobValue, StudyData, interval, mapping
 
 
@@ -54,11 +54,11 @@ def waterfall(study: StudyData) -> Waterfall | None:
     baseline, start = _start(outcome, goal.metric)
     end = interval(mapping(outcome.get("measured")).get(goal.metric))
     rows = [mapping(c) for c in outcome.get("contributions") or ()]
-    if start is None or end is None or not rows or min(start.median, end.median) <= 0:
+    if start is None or end is None or min(start.median, end.median) <= 0:
         return None
-    known = [
-        (row, ratio) for row in rows if (ratio := interval(row.get("gain"))) and ratio.median > 0
-    ]
+    known = [(row, gain) for row in rows if (gain := measured_gain(row)) is not None]
+    if not known:
+        return None
     kept = sorted((k for k in known if k[0].get("kept")), key=lambda k: -k[1].median)
     steps = [_total(baseline, start)]
     level = start.median
@@ -101,7 +101,7 @@ def _alternatives(rows: Sequence[Any]) -> tuple[Alternative, ...]:
             ratio=ratio,
         )
         for row in map(mapping, rows)
-        if (ratio := interval(row.get("gain"))) is not None
+        if (ratio := measured_gain(row)) is not None
     )
 
 

@@ -75,8 +75,9 @@ class RayCluster:
         self._actors: dict[int, Any] = {}
         self._busy: dict[int, _Busy] = {}
         self._trouble: BaseException | None = None
-        self._starting = threading.Thread(target=self._start, name="ray-start", daemon=True)
-        self._starting.start()
+        self._started, self._closing = threading.Event(), threading.Event()
+        self._thread = threading.Thread(target=self._start, name="ray", daemon=True)
+        self._thread.start()
 
     @property
     def free_slots(self) -> int:
@@ -115,7 +116,7 @@ class RayCluster:
 
     def close(self) -> None:
         """End running trials, the actors, and Ray itself unless it is somebody else's."""
-        self._starting.join(_START_SECONDS)
+        self._started.wait(_START_SECONDS)
         import ray
 
         with contextlib.suppress(Exception):
@@ -128,6 +129,8 @@ class RayCluster:
                 ray.wait(idle, num_returns=len(idle), timeout=5)
         with contextlib.suppress(Exception):
             ray.shutdown()
+        self._closing.set()
+        self._thread.join(5)
 
     def _received(self, busy: _Busy) -> TrialRecord:
         import ray
@@ -148,8 +151,7 @@ class RayCluster:
             ray.kill(actor)
 
     def _wait_for_start(self) -> None:
-        self._starting.join(_START_SECONDS)
-        if self._starting.is_alive():
+        if not self._started.wait(_START_SECONDS):
             raise NoResources(f"Ray did not start within {_START_SECONDS:g} s")
         if self._trouble is not None:
             if isinstance(self._trouble, NoResources):
@@ -162,16 +164,19 @@ class RayCluster:
             self._check_resources()
         except BaseException as error:
             self._trouble = error
+        self._started.set()
+        # Ray's own processes end with the thread that started them: it must outlive the study.
+        self._closing.wait()
 
     def _check_resources(self) -> None:
         import ray
 
-        have = ray.cluster_resources()
+        have: dict[str, float] = ray.cluster_resources()  # type: ignore[no-untyped-call]
         for name, per_trial in (("GPU", self._gpus), ("CPU", 1)):
             if per_trial and have.get(name, 0) < per_trial:
                 nodes = ", ".join(
                     f"{n['NodeManagerHostname']}: {n['Resources'].get(name, 0):g}"
-                    for n in ray.nodes()
+                    for n in ray.nodes()  # type: ignore[no-untyped-call]
                     if n["Alive"]
                 )
                 raise NoResources(f"a trial needs {per_trial} {name}; there are {nodes or 'none'}")

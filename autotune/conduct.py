@@ -266,5 +266,3 @@ def _state(reason: str) -> str:
 def deliver_files(study: Study, out: Path) -> dict[str, str]:
     """study.json, report.html and best.yaml in the study's folder."""
     return deliver.everything(study, out / study.spec.name)
-
-

@@ -167,7 +167,7 @@ def _domain(fields: Mapping[str, Any], where: str) -> Domain:
         _only(limits, ("low", "high", "step", "factor"), where)
         whole = {k: _whole(v, f"{where}: {k}") for k, v in limits.items()}
         domain: Domain = Integers(**whole)
-        bad = whole.get("step", 1) < 1 or whole.get("factor", 2) < 2 or domain.low > domain.high
+        bad = whole.get("step", 1) < 1 or whole.get("factor", 2) < 2 or not domain.values()
     else:
         _only(limits, ("low", "high", "step", "log"), where)
         real = {k: _real(v, f"{where}: {k}") for k, v in limits.items() if k != "log"}

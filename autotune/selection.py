@@ -99,7 +99,7 @@ def _need_is_met(need: str, context: Mapping[str, Any]) -> bool:
         if have is None:
             return False
         bound = float(match[3])
-        return {">=": have >= bound, "==": have == bound, "<": have < bound}[match[2]]
+        return bool({">=": have >= bound, "==": have == bound, "<": have < bound}[match[2]])
     return bool(context.get(f"has.{need}", False))
 
 

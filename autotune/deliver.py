@@ -42,8 +42,8 @@ def _run_reports(studies: Sequence[Study], arguments: list[str]) -> None:
         paths = [Path(folder) / f"study-{i}.json" for i in range(len(studies))]
         for study, path in zip(studies, paths, strict=True):
             study_json(study, path)
-        compare = ["--compare"] if len(paths) > 1 else []
-        command = [sys.executable, "-m", "reports", *compare, *map(str, paths), *arguments]
+        more = ["--compare"] if len(paths) > 1 else _handed_over(studies[0], Path(folder))
+        command = [sys.executable, "-m", "reports", *more, *map(str, paths), *arguments]
         try:
             done = subprocess.run(
                 command,
@@ -57,6 +57,14 @@ def _run_reports(studies: Sequence[Study], arguments: list[str]) -> None:
     if done.returncode:
         last = (done.stderr.strip().splitlines() or ["no message"])[-1]
         raise ReportFailed(f"the report could not be built: {last}")
+
+
+def _handed_over(study: Study, folder: Path) -> list[str]:
+    """The page hands over best.yaml word for word as the command line does."""
+    if study.outcome is None or study.outcome.best is None:
+        return []
+    export.write_atomically(folder / "best.yaml", export.text(study, "yaml"))
+    return ["--best-yaml", str(folder / "best.yaml")]
 
 
 def everything(study: Study, folder: Path) -> dict[str, str]:

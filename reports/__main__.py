@@ -24,7 +24,7 @@ def main(arguments: list[str] | None = None) -> int:
     except BadStudy as error:
         return _refuse(str(error))
     except OSError as error:
-        return _refuse(f"cannot write {asked.output}: {error.strerror}")
+        return _refuse(f"{error.filename or asked.output}: {error.strerror}")
     return 0
 
 
@@ -34,6 +34,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("-o", "--output", required=True, type=Path, metavar="HTML")
     parser.add_argument(
         "--strict", action="store_true", help="leave out points over a limit altogether"
+    )
+    parser.add_argument(
+        "--best-yaml", type=Path, metavar="FILE", help="the export to hand over, word for word"
     )
     parser.add_argument("--compare", action="store_true", help="put two studies side by side")
     return parser
@@ -46,7 +49,8 @@ def _page(asked: argparse.Namespace) -> str:
 
     if asked.compare:
         return compare_page.render(studies[0], studies[1])
-    return page.render(studies[0], strict=asked.strict)
+    export = asked.best_yaml.read_text(encoding="utf-8") if asked.best_yaml else None
+    return page.render(studies[0], strict=asked.strict, best_yaml=export)
 
 
 def _write(path: Path, page: str) -> None:

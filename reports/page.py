@@ -59,8 +59,8 @@ class Numbers:
     predictions: list[Prediction]
 
 
-def render(study: StudyData, *, strict: bool = False) -> str:
-    """The whole page as text."""
+def render(study: StudyData, *, strict: bool = False, best_yaml: str | None = None) -> str:
+    """The whole page as text; ``best_yaml`` is what the export wrote, where there is one."""
     shown, left_out = without_over_limit(study) if strict else (study, 0)
     found = numbers(shown)
     charts = {name: embed.figure_data(f) for name, f in figures(shown, found).items()}
@@ -82,7 +82,7 @@ def render(study: StudyData, *, strict: bool = False) -> str:
             fingerprint=reproduce.fingerprint(shown),
             command=reproduce.command(shown),
             commands=reproduce.commands(shown),
-            best_yaml=reproduce.best_yaml(shown, found.answer),
+            best_yaml=best_yaml or reproduce.best_yaml(shown, found.answer),
             changed_yaml=reproduce.changed_yaml(found.answer),
             failures=failures(shown),
             totals=totals(shown),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import json
 import re
 import subprocess
@@ -258,6 +259,17 @@ def test_half_a_character_in_a_name_does_not_stop_the_page(tmp_path: Path) -> No
     study = studies.write(raw, tmp_path / "study.json")
     done = run(study, "-o", tmp_path / "report.html")
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_the_page_hands_over_the_export_word_for_word(tmp_path: Path) -> None:
+    study = studies.write(studies.finished(40), tmp_path / "study.json")
+    export = 'model: llama-7b\n"on": "</button>"\n'
+    (tmp_path / "best.yaml").write_text(export, "utf-8")
+    target = tmp_path / "report.html"
+    done = run(study, "--best-yaml", tmp_path / "best.yaml", "-o", target)
+    assert (done.returncode, done.stderr) == (0, "")
+    saved = re.findall(r'data-text="([^"]*)"', target.read_text("utf-8"))
+    assert [html.unescape(text) for text in saved] == [export]
 
 
 def test_the_program_compares_two_studies(tmp_path: Path) -> None:

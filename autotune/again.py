@@ -79,7 +79,7 @@ def measure(path: Path, repeats: int, out: Path, say: Callable[[str], None]) -> 
     )
     full_depth = not best.get("extrapolated", False)
     proposal = Proposal(configuration=best["configuration"], stage="final", full_depth=full_depth)
-    records = []
+    records: list[TrialRecord] = []
     for number in range(repeats):
         spec = spec_of(session, number, proposal, records)
         record = completed(session, launch.run(spec, session.trial_folder(number)), {})
@@ -123,4 +123,4 @@ def _interval(records: list[TrialRecord], metric: str) -> Interval | None:
     values = [
         v for r in records if r.status is Status.COMPLETE and (v := r.metric(metric)) is not None
     ]
-    return interval.of_median(values) if values else None
+    return interval.median_interval(values) if values else None

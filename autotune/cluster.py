@@ -215,7 +215,8 @@ class _Worker:
 def _start_ray(address: str | None, workers: int, gpus: int) -> None:
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
-    os.environ.setdefault("RAY_DEDUP_LOGS", "0")
+    # A trial is measured: nothing on the host may outrank it.
+    os.environ.setdefault("RAY_worker_niceness", "0")
     import ray
 
     logging.getLogger("ray").setLevel(logging.ERROR)

@@ -163,19 +163,20 @@ def _domain(fields: Mapping[str, Any], where: str) -> Domain:
             raise SpaceError(f"{where}: a choice stands twice")
         return Choices(values=values)
     limits = _mapping(body, where)
+    for key in ("low", "high"):
+        if key not in limits:
+            raise SpaceError(f"{where} needs {key}")
     if given[0] == "integers":
         _only(limits, ("low", "high", "step", "factor"), where)
         whole = {k: _whole(v, f"{where}: {k}") for k, v in limits.items()}
-        domain: Domain = Integers(**whole)
-        bad = whole.get("step", 1) < 1 or whole.get("factor", 2) < 2 or not domain.values()
-    else:
-        _only(limits, ("low", "high", "step", "log"), where)
-        real = {k: _real(v, f"{where}: {k}") for k, v in limits.items() if k != "log"}
-        domain = Floats(**real, log=bool(limits.get("log", False)))
-        bad = (
-            domain.low > domain.high or (domain.step or 1) <= 0 or (domain.log and domain.low <= 0)
-        )
-    if bad:
+        steps = whole.get("step", 1) < 1 or whole.get("factor", 2) < 2
+        if steps or whole["low"] > whole["high"]:
+            raise SpaceError(f"{where}: {dict(limits)} has no members")
+        return Integers(**whole)
+    _only(limits, ("low", "high", "step", "log"), where)
+    real = {k: _real(v, f"{where}: {k}") for k, v in limits.items() if k != "log"}
+    domain = Floats(**real, log=bool(limits.get("log", False)))
+    if domain.low > domain.high or (domain.step or 1) <= 0 or (domain.log and domain.low <= 0):
         raise SpaceError(f"{where}: {domain} has no members")
     return domain
 

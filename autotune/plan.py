@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import datetime
 import shlex
 from collections.abc import Mapping, Sequence
@@ -75,6 +76,37 @@ def make(request: Request, command: Sequence[str]) -> Plan:
         notices=notices,
         ray_address=request.ray_address,
         warm_start=request.warm_start,
+    )
+
+
+def again(
+    spec: StudySpec,
+    *,
+    trials: int | None = None,
+    budget: str | None = None,
+    ray_address: str | None = None,
+) -> Plan:
+    """The plan of a stored study, to go on with; ``budget`` grants more time to one that has one.
+
+    Raises StudyError when this host lacks the devices that the study was made for.
+    """
+    hardware = hw.detect()
+    if spec.gpus_per_trial > len(hardware.gpus) and not ray_address:
+        raise StudyError(
+            f"{spec.name} was made for {spec.gpus_per_trial} GPUs a trial; "
+            f"{len(hardware.gpus)} are here"
+        )
+    changed = spec.budget
+    if trials is not None:
+        changed = dataclasses.replace(changed, trials=trials)
+    if budget is not None:
+        more = rq.parse_seconds(budget, "--budget")
+        changed = dataclasses.replace(changed, seconds=(changed.seconds or 0.0) + more)
+    return Plan(
+        spec=dataclasses.replace(spec, budget=changed),
+        space=space_file.restore(spec.space),
+        hardware=hardware,
+        ray_address=ray_address,
     )
 
 

@@ -27,9 +27,9 @@ def members(root: int, mark: str) -> set[int]:
             if fields[0] == "Z":
                 continue
             parents[pid] = int(fields[1])
-            if root in (pid, int(fields[2]), int(fields[3])):  # itself, group, session
-                found.add(pid)
-            elif wanted in (entry / "environ").read_bytes().split(b"\0"):
+            if root in (pid, int(fields[2]), int(fields[3])) or wanted in (
+                entry / "environ"
+            ).read_bytes().split(b"\0"):  # itself, group, session
                 found.add(pid)
     grown = True
     while grown:

@@ -18,7 +18,6 @@ from autotune.trial import (
     AppliedKnob,
     Failure,
     Fidelity,
-    Measurement,
     Status,
     TrialRecord,
     TrialSpec,

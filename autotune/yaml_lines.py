@@ -95,7 +95,7 @@ def load(path: Path) -> Lines:
 def parse(text: str, name: str) -> Lines:
     """The mapping in a text; SpaceError with name and line otherwise."""
     try:
-        found = yaml.load(text, Loader=_Loader)  # noqa: S506 - derived from SafeLoader
+        found = yaml.load(text, Loader=_Loader)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
         line = mark.line + 1 if mark else "?"

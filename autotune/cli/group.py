@@ -89,16 +89,16 @@ class _Lazy(click.Group):
             sys.exit(130)
         except click.ClickException as error:
             click.echo(f"autotune: {' '.join(error.format_message().split())}", err=True)
-            sys.exit(error.exit_code if isinstance(error, Failed) else 2)
+            sys.exit(error.code if isinstance(error, Failed) else 2)
         sys.exit(result if isinstance(result, int) else 0)
 
 
 class Failed(click.ClickException):
     """Ends a command with one line on stderr and the exit code given."""
 
-    def __init__(self, message: str, exit_code: int = 2) -> None:
+    def __init__(self, message: str, code: int = 2) -> None:
         super().__init__(message)
-        self.exit_code = exit_code
+        self.code = code
 
 
 def _version() -> str:

@@ -52,7 +52,7 @@ def studies(store: str | None, out: Path, as_json: bool) -> None:
 @json_option
 def show(study: str, store: str | None, out: Path, as_json: bool) -> None:
     """Show where a study stands and what it found."""
-    from autotune.summary import metric_table, best_record, summary, summary_lines
+    from autotune.summary import best_record, metric_table, summary, summary_lines
 
     loaded = load_study(study, store, out)
     with open_store(store, out) as opened:
@@ -162,7 +162,8 @@ def delete(study: str, store: str | None, out: Path, yes: bool) -> None:
 @click.argument("database", type=click.Path(path_type=Path, exists=True))
 def salvage(database: Path) -> None:
     """Copy what can still be read from a damaged store; the original is never touched."""
-    from autotune.store import StoreError, salvage as rescue
+    from autotune.store import StoreError
+    from autotune.store import salvage as rescue
 
     try:
         copy, count = rescue(database)

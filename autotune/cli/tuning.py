@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,10 @@ from autotune.cli.where import store_option
 _STARTED_FROM = "autotune"
 
 
-def _many(*names: str, **more: Any) -> Any:
+Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
+
+
+def _many(*names: str, **more: Any) -> Decorator:
     return click.option(*names, multiple=True, **more)
 
 
@@ -66,7 +70,9 @@ def tune(store: str | None, out: Path, dry_run: bool, as_json: bool, **asked: An
     from autotune.request import Request
 
     with errors_in_one_line():
-        words = {k: v if not isinstance(v, tuple) else tuple(v) for k, v in asked.items()}
+        words: dict[str, Any] = {
+            k: v if not isinstance(v, tuple) else tuple(v) for k, v in asked.items()
+        }
         path = Path(asked["model"])
         if path.suffix in (".yaml", ".yml") and path.is_file():
             given = _given_on_the_command_line() - {"model"}

@@ -48,7 +48,7 @@ class Desk:
 
     def create(self, asked: StudyRequest) -> tuple[str, tuple[str, ...]]:
         """Check and queue a study; its name and notices. Raises Refused."""
-        fields = {
+        fields: dict[str, Any] = {
             key: tuple(value) if isinstance(value, list) else value
             for key, value in asked.model_dump().items()
         }

@@ -31,8 +31,8 @@ _STATIC = ("page.css", "page.js", "watch.js", "start.js")
 _A_WEEK_SECONDS = 7 * 24 * 3600
 
 
-def _page(name: str, **values: Any) -> HTMLResponse:
-    return HTMLResponse(_PAGES.get_template(name).render(**values), headers=_SECURITY)
+def _page(template: str, /, **values: Any) -> HTMLResponse:
+    return HTMLResponse(_PAGES.get_template(template).render(**values), headers=_SECURITY)
 
 
 def _plotly() -> Path | None:

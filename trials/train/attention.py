@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -21,7 +22,7 @@ _SDPA = {
 }
 
 
-def make(backend: str, *, enable_gqa: bool, flex_options: dict[str, int | bool | str]) -> Attention:
+def make(backend: str, *, enable_gqa: bool, flex_options: dict[str, Any]) -> Attention:
     """A function of that backend; key and value heads may be fewer than query heads."""
     if backend == "flex":
         return _flex(flex_options)
@@ -47,10 +48,10 @@ def make(backend: str, *, enable_gqa: bool, flex_options: dict[str, int | bool |
     return attend_by
 
 
-def _flex(options: dict[str, int | bool | str]) -> Attention:
+def _flex(options: dict[str, Any]) -> Attention:
     from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
-    masks: dict[tuple[int, torch.device], object] = {}
+    masks: dict[tuple[int, torch.device], Any] = {}
     size = int(options.pop("MASK_BLOCK_SIZE", 128))
     compiled = torch.compile(flex_attention, dynamic=False)
 
@@ -63,13 +64,13 @@ def _flex(options: dict[str, int | bool | str]) -> Attention:
             masks[place] = create_block_mask(
                 causal, None, None, q.shape[2], q.shape[2], device=q.device, BLOCK_SIZE=size
             )
-        return compiled(  # type: ignore[no-any-return]
+        return compiled(
             q,
             k,
             v,
             block_mask=masks[place],
             enable_gqa=k.shape[1] != q.shape[1],
-            kernel_options=options or None,
+            kernel_options=options or None,  # type: ignore[arg-type]
         )
 
     return attend

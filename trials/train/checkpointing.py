@@ -81,4 +81,4 @@ def _contexts(policy: str) -> Any:
                 return CheckpointPolicy.MUST_SAVE
         return CheckpointPolicy.PREFER_RECOMPUTE
 
-    return create_selective_checkpoint_contexts(decide)
+    return create_selective_checkpoint_contexts(decide)  # type: ignore[no-untyped-call]

@@ -18,7 +18,7 @@ class Clock:
     def mark(self) -> None:
         """Remember now, in the order of the device's own work."""
         if self._device.type == "cuda":
-            event = torch.cuda.Event(enable_timing=True)
+            event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
             event.record()
             self._marks.append(event)
         else:

@@ -48,13 +48,13 @@ class Compiler:
     def loss(self, loss: Callable[..., Any]) -> Callable[..., Any]:
         """Compile the loss where the scope says so."""
         if self.enabled and self.scope in ("model", "block_and_loss"):
-            return torch.compile(loss, **self._arguments)  # type: ignore[no-any-return]
+            return torch.compile(loss, **self._arguments)
         return loss
 
     def optimizer(self, step: Callable[[], Any]) -> Callable[[], Any]:
         """Compile the optimizer's step where asked for."""
         if self.enabled and self.optimizer_too:
-            return torch.compile(step, fullgraph=False)  # type: ignore[no-any-return]
+            return torch.compile(step, fullgraph=False)
         return step
 
 

@@ -36,7 +36,7 @@ def make(settings: Settings) -> Loss:
     if impl == "eager":
         return plain
     if impl == "compiled":
-        return torch.compile(plain)  # type: ignore[no-any-return]
+        return torch.compile(plain)
     if impl == "chunked":
         count = int(settings.take("loss.num_chunks", 8))
         settings.effective("loss.num_chunks", count)
@@ -56,7 +56,7 @@ def _chunked(plain: Loss, count: int) -> Loss:
     def chunked(hidden: Tensor, head: nn.Linear, targets: Tensor) -> Tensor:
         total = hidden.new_zeros((), dtype=torch.float32)
         for h, t in zip(hidden.chunk(count), targets.chunk(count), strict=True):
-            total = total + checkpoint(plain, h, head, t, use_reentrant=False) * len(t)  # type: ignore[operator]
+            total = total + checkpoint(plain, h, head, t, use_reentrant=False) * len(t)
         return total / len(targets)
 
     return chunked

@@ -106,7 +106,7 @@ class Block(nn.Module):
     def forward(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
         """(B, T, hidden) -> (B, T, hidden)"""
         x = x + self._attend(self.norm1(x), cos, sin)
-        return x + self.mlp(self.norm2(x))
+        return x + self.mlp(self.norm2(x))  # type: ignore[no-any-return]
 
     def _attend(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
         batch, length, _ = x.shape

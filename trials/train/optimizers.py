@@ -12,18 +12,18 @@ from trials.errors import Unsupported
 from trials.settings import Settings
 
 
-def make(parameters: Iterable[nn.Parameter], settings: Settings, device: torch.device) -> Any:
+def make(parameters: Iterable[nn.Parameter], settings: Settings) -> Any:
     """An optimizer over the parameters, as the ``optim.*`` knobs say."""
     name = settings.take("optim.name", "adamw")
     lr = float(settings.take("optim.lr", 3e-4))
     decay = float(settings.take("optim.weight_decay", 0.01))
     betas = (float(settings.take("optim.beta1", 0.9)), float(settings.take("optim.beta2", 0.999)))
     eps = float(settings.take("optim.eps", 1e-8))
-    common = {"lr": lr, "weight_decay": decay}
-    adam = {**common, "betas": betas, "eps": eps}
+    common: dict[str, Any] = {"lr": lr, "weight_decay": decay}
+    adam: dict[str, Any] = {**common, "betas": betas, "eps": eps}
     chosen = list(parameters)
     if name in ("adamw", "sgd"):
-        arguments = _implementation(settings, device)
+        arguments = _implementation(settings)
         if name == "sgd":
             optimizer: Any = torch.optim.SGD(chosen, momentum=0.9, **common, **arguments)
         else:
@@ -48,9 +48,8 @@ def make(parameters: Iterable[nn.Parameter], settings: Settings, device: torch.d
     return optimizer
 
 
-def _implementation(settings: Settings, device: torch.device) -> dict[str, bool]:
+def _implementation(settings: Settings) -> dict[str, Any]:
     """``unset`` lets torch choose, which is foreach on CUDA and a loop on a CPU."""
-    del device
     impl = settings.take("optim.impl", "unset")
     return {
         "unset": {},

@@ -101,7 +101,7 @@ class Trainer:
         if keep and self.precision.weights != torch.float32:
             self.master = optimizers.MasterWeights(weights)
             weights = self.master.master
-        self.optimizer = optimizers.make(weights, self.settings, self.device)
+        self.optimizer = optimizers.make(weights, self.settings)
         self._step = self.compiler.optimizer(self.optimizer.step)
         in_backward = bool(self.settings.take("optim.in_backward", False))
         self.settings.effective("optim.in_backward", in_backward)
@@ -114,14 +114,14 @@ class Trainer:
             raise Unsupported(
                 "optim.in_backward excludes accumulation, clipping, loss scaling and master weights"
             )
-        own = {w: optimizers.make([w], self.settings, self.device) for w in weights}
+        own = {w: optimizers.make([w], self.settings) for w in weights}
 
         def update(weight: torch.nn.Parameter) -> None:
             own[weight].step()
             weight.grad = None
 
         for weight in weights:
-            weight.register_post_accumulate_grad_hook(update)
+            weight.register_post_accumulate_grad_hook(update)  # type: ignore[no-untyped-call]
         self._step = lambda: None
 
     def step(self, micro_batches: int | None = None, clock: Clock | None = None) -> Tensor:
@@ -147,7 +147,7 @@ class Trainer:
             value = self.loss(hidden.flatten(0, 1), self.model.head, targets.flatten()) / count
         scaler = self.precision.scaler
         (value if scaler is None else scaler.scale(value)).backward()
-        return value.detach()
+        return value.detach()  # type: ignore[no-any-return]
 
     def _update(self) -> None:
         scaler = self.precision.scaler

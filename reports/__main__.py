@@ -20,11 +20,14 @@ def main(arguments: list[str] | None = None) -> int:
         return _refuse("expected one study.json, or --compare with two")
     try:
         page = _page(asked)
-        _write(asked.output, page)
     except BadStudy as error:
         return _refuse(str(error))
     except OSError as error:
-        return _refuse(f"{error.filename or asked.output}: {error.strerror}")
+        return _refuse(f"cannot read {error.filename}: {error.strerror}")
+    try:
+        _write(asked.output, page)
+    except OSError as error:
+        return _refuse(f"cannot write {asked.output}: {error.strerror}")
     return 0
 
 

@@ -63,6 +63,7 @@ def render(study: StudyData, *, strict: bool = False, best_yaml: str | None = No
     """The whole page as text; ``best_yaml`` is what the export wrote, where there is one."""
     shown, left_out = without_over_limit(study) if strict else (study, 0)
     found = numbers(shown)
+    audited = audit(shown)
     charts = {name: embed.figure_data(f) for name, f in figures(shown, found).items()}
     return (
         environment()
@@ -87,7 +88,8 @@ def render(study: StudyData, *, strict: bool = False, best_yaml: str | None = No
             failures=failures(shown),
             totals=totals(shown),
             unknown=unknown_values(shown),
-            audit=audit(shown),
+            audit=audited,
+            only_audit=bool(audited) and not found.points,
             trials=table(shown, shown.trials, found.points, found.answer),
             view=view_data(shown, found),
             scripts=_SCRIPTS,
@@ -152,6 +154,8 @@ def trade_axes(study: StudyData, found: Sequence[Point]) -> tuple[str, str]:
 def figures(study: StudyData, found: Numbers) -> dict[str, go.Figure]:
     """The charts that there are numbers for, by the name of their place."""
     goal = study.goal.metric
+    if study.trials and not found.points:
+        return {}  # an audit alone: it has a table, not a search
     drawn: dict[str, go.Figure | None] = {"trade": _trade(study, found)}
     if found.waterfall:
         drawn["earned"] = earned_figure(found.waterfall)

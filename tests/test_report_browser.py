@@ -39,6 +39,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "unfinished": studies.unfinished(),
         "hostile": studies.hostile(),
         "hopeless": studies.hopeless(),
+        "audited": studies.audited(),
+        "empty": studies.unfinished(0, 20),
     }
     for name, study in built.items():
         (made / f"{name}.html").write_text(page.render(parse(to_json(study))), "utf-8")
@@ -132,6 +134,15 @@ _TICKS = """() => [...document.querySelectorAll('.chart')].map((chart) => {
 }).reduce((a, b) => a + b, 0)"""
 
 
+def eventually(opened: Any, script: str, wanted: object) -> None:
+    """Charts follow a new width a moment later."""
+    for _ in range(50):
+        if (found := opened.evaluate(script)) == wanted:
+            return
+        opened.wait_for_timeout(100)
+    assert found == wanted
+
+
 @pytest.mark.parametrize("name", ["finished", "hostile", "bad", "hopeless", "unfinished"])
 def test_all_charts_draw_within_the_width_in_both_themes(visit: Visits, name: str) -> None:
     opened = visit(name, size=NARROW, color_scheme="dark")
@@ -141,8 +152,8 @@ def test_all_charts_draw_within_the_width_in_both_themes(visit: Visits, name: st
         places = opened.locator(".chart").count()
         assert places > 3
         assert opened.locator(".chart .main-svg").count() >= places
-        assert opened.evaluate("document.documentElement.scrollWidth") == size["width"]
-        assert opened.evaluate(_TOO_WIDE) == []
+        eventually(opened, "document.documentElement.scrollWidth", size["width"])
+        eventually(opened, _TOO_WIDE, [])
     opened.emulate_media(color_scheme="light")
     playwright.expect(opened.locator("html")).to_have_attribute("data-theme", "light")
     assert opened.evaluate("window.hacked") is None
@@ -334,6 +345,19 @@ def test_without_scripts_the_answer_and_the_failures_are_readable(
     context.close()
     assert "the throughput of common practice" in text
     assert "OUT_OF_MEMORY" in text
+
+
+@pytest.mark.parametrize("name", ["audited", "empty"])
+def test_a_study_without_a_search_shows_what_it_has(visit: Visits, name: str) -> None:
+    opened = visit(name, size=NARROW)
+    text = opened.locator("main").inner_text()
+    if name == "audited":
+        assert "8 of 10 knobs proven" in text
+        opened.locator("#trials-table [data-select]").first.click()
+        playwright.expect(opened.locator("#selection h3")).to_contain_text("Trial")
+    else:
+        assert "0 of 20 trials." in text
+    assert opened.evaluate("document.documentElement.scrollWidth") == NARROW["width"]
 
 
 def test_the_comparison_draws_both_studies(visit: Visits) -> None:

@@ -384,6 +384,48 @@ def test_phases_and_failures_add_up_to_the_time_inside_trials(finished: StudyDat
     assert found.search_seconds is not None
 
 
+def test_a_night_between_two_sessions_is_not_called_searching() -> None:
+    study = studies.unfinished(6)
+    late = [
+        dataclasses.replace(r, started_at=r.started_at.replace("2026-12-01", "2026-12-02"))
+        if r.spec.number > 2
+        else r
+        for r in study.records
+    ]
+    found = timing(data(dataclasses.replace(study, records=tuple(late))))
+    assert found is not None
+    assert found.elapsed_seconds is not None
+    assert found.elapsed_seconds < 200
+
+
+def test_compilation_inside_the_warm_up_is_shown_as_compilation() -> None:
+    raw = to_json(studies.unfinished(7))
+    for record in raw["records"]:
+        if record["measurement"] is not None:
+            record["measurement"]["phases"] = {"warm_up": 5.0, "measure": 1.0}
+            record["measurement"]["metrics"]["compile_seconds"] = 4.0
+    found = timing(parse(raw))
+    assert found is not None
+    assert all(row.seconds["compile"] == 4 * row.seconds["warmup"] for row in found.rows)
+
+
+def test_two_thousand_knobs_do_not_fill_the_memory() -> None:
+    study = data(studies.unfinished(60, 60))
+    wide = [
+        dataclasses.replace(
+            t,
+            configuration={
+                **t.configuration,
+                **{f"x.{i}": (t.number * i) % 7 for i in range(2000)},
+            },
+        )
+        for t in study.trials
+    ]
+    found = importance(dataclasses.replace(study, trials=tuple(wide)))
+    assert len(found.shares) > 1700
+    assert len(found.shown) <= 12
+
+
 def test_predictions_are_judged_by_their_relative_error(finished: StudyData) -> None:
     found = {p.metric: p for p in predictions(finished)}
     assert set(found) == {"tokens_per_second", "peak_memory_bytes"}
@@ -530,3 +572,11 @@ def test_the_baselines_are_found_by_label_or_by_preset(finished: StudyData) -> N
 )
 def test_quantities_are_written_in_their_unit(metric: str, value: float | None, text: str) -> None:
     assert units.quantity(metric, value) == text
+
+
+@pytest.mark.parametrize(
+    ("ratio", "text"),
+    [(1.16, "+16.0 %"), (0.925, "−7.5 %"), (0.9999, "0.0 %"), (17.0, "+1600.0 %")],
+)
+def test_gains_are_written_with_their_sign(ratio: float, text: str) -> None:
+    assert units.percent(ratio) == text

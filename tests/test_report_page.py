@@ -96,7 +96,8 @@ STUDIES: dict[str, Callable[[], Study | dict[str, Any]]] = {
 def test_every_kind_of_study_gives_a_whole_page_with_strict_data(kind: str) -> None:
     found = outline(STUDIES[kind]())
     assert found.open == []
-    assert {"trials-data", "view-data", "figure-trade"} <= blocks(found).keys()
+    assert {"trials-data", "view-data"} <= blocks(found).keys()
+    assert ("figure-trade" in blocks(found)) is (kind != "audited")
 
 
 def test_plotly_is_there_once_and_the_page_is_small(finished: Outline) -> None:

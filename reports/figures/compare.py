@@ -38,9 +38,9 @@ def fronts_figure(sides: Sequence[Side], x: str, y: str) -> go.Figure:
     figure.update_xaxes(title_text=unit(x).title)
     figure.update_yaxes(title_text=unit(y).title)
     for side, (colour, symbol, dash) in zip(sides, _LOOKS, strict=True):
-        able = [p for p in side.points if x in p.metrics and y in p.metrics]
-        front = sorted((p for p in able if p.kind == "front"), key=lambda p: p.metrics[x])
-        rest = [p for p in able if p.kind == "feasible"][:1000]
+        able = [p for p in side.points if p.kind == "front" and x in p.metrics]
+        front = sorted(able, key=lambda p: p.metrics[x])
+        rest = [p for p in side.rest.items if x in p.metrics]
         name = style.text(side.study.name, 28)
         marker = {"color": colour, "symbol": symbol}
         figure.add_scatter(

@@ -8,6 +8,7 @@ from reports.figures import style
 from reports.numbers.timing import Timing
 from reports.numbers.units import duration
 
+_NAMES = {"failed": "failed trials", "other": "start and checks", "warmup": "warm-up"}
 _COLOURS = {
     "start": style.STROKE,
     "build": style.FEASIBLE,
@@ -29,7 +30,7 @@ def timing_figure(numbers: Timing) -> go.Figure:
     figure.update_yaxes(autorange="reversed", showgrid=False)
     for i, phase in enumerate(numbers.phases):
         rows = [row for row in numbers.rows if phase in row.seconds]
-        name = "failed trials" if phase == "failed" else phase
+        name = _NAMES.get(phase, phase)
         figure.add_bar(
             orientation="h",
             name=style.text(name),

@@ -11,8 +11,10 @@ from reports.numbers.history import History, history
 from reports.numbers.points import Point, points
 from reports.numbers.reproduce import facts, fingerprint
 from reports.numbers.study import Interval, KnobValue, StudyData
+from reports.numbers.thinning import Thinned, thin
 from reports.numbers.units import unit
 
+MOST_POINTS = 800
 # What may differ between two runs of one and the same question.
 _OWN = ("Created", "State", "Seed")
 _OWN_PRINT = ("command", "time", "created_at")
@@ -25,6 +27,7 @@ class Side:
     study: StudyData
     answer: Answer
     points: list[Point]
+    rest: Thinned[Point]  # feasible, off the front
     history: History
     totals: Mapping[str, int]
 
@@ -91,6 +94,7 @@ def _side(study: StudyData) -> Side:
         study=study,
         answer=answer(study, found),
         points=found,
+        rest=thin([p for p in found if p.kind == "feasible"], MOST_POINTS, keep=lambda _: False),
         history=history(study),
         totals=dict(totals(study)),
     )

@@ -238,7 +238,7 @@ def _trial(record: Mapping[str, Any]) -> Trial:
         stage=str(spec.get("stage") or "search"),
         label=str(spec.get("label") or ""),
         status=str(record["status"]),
-        configuration=dict(spec.get("configuration") or {}),
+        configuration={str(n): _scalar(v) for n, v in (spec.get("configuration") or {}).items()},
         metrics=metrics,
         unknown=tuple(str(name) for name in raw if name not in metrics),
         samples={name: _finite_values(values) for name, values in samples.items()},
@@ -268,3 +268,8 @@ def _finite_items(data: Mapping[str, Any]) -> dict[str, float]:
 
 def _finite_values(values: Any) -> tuple[float, ...]:
     return tuple(v for v in map(finite, values or ()) if v is not None)
+
+
+def _scalar(value: Any) -> KnobValue:
+    """Knobs are scalars; what a foreign writer put there is shown as JSON."""
+    return value if isinstance(value, bool | int | float | str) else json.dumps(value)

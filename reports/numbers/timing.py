@@ -9,6 +9,7 @@ from reports.numbers.study import StudyData, Trial
 
 # Phase names of the trial programs, in the order in which they happen.
 PHASES = ("start", "build", "compile", "warmup", "measure", "profile", "quality", "other")
+_PAUSE_SECONDS = 600.0
 _ALIASES = {
     "import": "start",
     "spawn": "start",
@@ -72,23 +73,42 @@ def _row(stage: str, trials: list[Trial]) -> Row:
             seconds["failed"] = seconds.get("failed", 0.0) + trial.wall_seconds
             continue
         left = trial.wall_seconds
-        for name, value in trial.phases.items():
-            phase = _ALIASES.get(name.removesuffix("_seconds"), name.removesuffix("_seconds"))
+        for phase, value in _phases(trial).items():
             seconds[phase] = seconds.get(phase, 0.0) + value
             left -= value
         seconds["other"] = seconds.get("other", 0.0) + max(0.0, left)
     return Row(stage=stage, seconds={k: v for k, v in seconds.items() if v > 0})
 
 
+def _phases(trial: Trial) -> dict[str, float]:
+    """Phases under one name each. Warm-up holds the compilation where that is no phase itself."""
+    found: dict[str, float] = {}
+    for name, value in trial.phases.items():
+        plain = name.removesuffix("_seconds")
+        phase = _ALIASES.get(plain, plain)
+        found[phase] = found.get(phase, 0.0) + value
+    if "compile" not in found and "warmup" in found:
+        found["compile"] = min(trial.metrics.get("compile_seconds", 0.0), found["warmup"])
+        found["warmup"] -= found["compile"]
+    return found
+
+
 def _elapsed(trials: tuple[Trial, ...]) -> float | None:
-    spans = [
+    """Seconds from the first start to the last end, less long pauses (an interrupted study)."""
+    spans = sorted(
         (start, start + t.wall_seconds)
         for t in trials
         if (start := _timestamp(t.started_at)) is not None
-    ]
+    )
     if not spans:
         return None
-    return max(end for _, end in spans) - min(start for start, _ in spans)
+    elapsed, reached = 0.0, spans[0][0]
+    for start, end in spans:
+        if start - reached > _PAUSE_SECONDS:
+            reached = start
+        elapsed += max(0.0, end - reached)
+        reached = max(reached, end)
+    return elapsed
 
 
 def _timestamp(text: str) -> float | None:

@@ -104,8 +104,9 @@ def knob_value(value: KnobValue | None) -> str:
 
 
 def percent(ratio: float) -> str:
-    """What a ratio earns, e.g. ``+16.0 %``."""
-    return f"{100 * (ratio - 1):+.1f} %".replace("-", "−")
+    """What a ratio earns, e.g. ``+16.0 %``; nothing, when that is what it rounds to."""
+    tenths = round(1000 * (ratio - 1))
+    return f"{tenths / 10:+.1f} %".replace("-", "−") if tenths else "0.0 %"
 
 
 def duration(seconds: float) -> str:

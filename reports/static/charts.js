@@ -8,7 +8,8 @@ const darkNow = () => document.documentElement.dataset.theme === "dark";
 /* Figures are written in light colours; on a dark page each is swapped for its partner. */
 function figureOf(place, dark = darkNow()) {
   let text = sources.get(place);
-  if (dark) text = text.replace(/#[0-9a-f]{6}/g, (colour) => view.dark[colour] ?? colour);
+  /* Only where a colour stands: a knob's value may look like one too. */
+  if (dark) text = text.replace(/("|color:)(#[0-9a-f]{6})(?=["'])/g, (_, before, colour) => before + (view.dark[colour] ?? colour));
   const figure = JSON.parse(text);
   figure.layout.hoverlabel = { ...figure.layout.hoverlabel, bgcolor: dark ? "#202b37" : "#ffffff", bordercolor: dark ? "#4d5c6c" : "#aab6c2" };
   figure.layout.hoverlabel.font = { ...figure.layout.hoverlabel.font, color: dark ? "#e4eaf1" : "#1b2733" };

@@ -33,16 +33,18 @@ listeners.select.push(() => { for (const place of drawn.keys()) markSelected(pla
 
 /* Axes of the trade-off can be any two metrics. */
 const axisX = document.getElementById("axis-x"), axisY = document.getElementById("axis-y");
-for (const [list, start] of [[axisX, view.axes[0]], [axisY, view.axes[1]]]) {
-  for (const [name, unit] of Object.entries(view.units)) list.append(make("option", { value: name }, unit.label));
-  list.value = start;
+const metricNames = Object.entries(view.units);
+for (const [list, start] of trade ? [[axisX, view.axes[0]], [axisY, view.axes[1]]] : []) {
+  for (const [name, unit] of metricNames) list.append(make("option", { value: name }, unit.label));
+  list.disabled = metricNames.length === 0;
+  if (metricNames.length) list.value = start;
   list.addEventListener("change", () => { if (drawn.has(trade)) redraw(trade); });
 }
 
 const rowOfPoint = new Map(view.points.number.map((number, i) => [number, i]));
 function applyAxes() {
   const x = axisX.value, y = axisY.value;
-  if (x === view.axes[0] && y === view.axes[1]) return;
+  if (!(x in view.units) || (x === view.axes[0] && y === view.axes[1])) return;
   const column = (metric) => (number) => {
     const value = view.points.metrics[metric][rowOfPoint.get(number)];
     return value === null ? null : value * view.units[metric].scale;

@@ -25,7 +25,7 @@ function select(number, focus = false) {
   selection.point = pointOf.get(selection.number) ?? selection.number;
   showPanel(row);
   for (const listener of listeners.select) listener();
-  if (focus) { document.getElementById("trade").scrollIntoView({ block: "start" }); panel.focus({ preventScroll: true }); }
+  if (focus) { panel.parentElement.scrollIntoView({ block: "start" }); panel.focus({ preventScroll: true }); }
 }
 
 function showPanel(row) {
@@ -112,7 +112,7 @@ function sampleStrip(metric, values) {
 }
 
 /* By keyboard: the front and the baselines in a list. */
-const choose = document.getElementById("choose");
+const choose = document.getElementById("choose") ?? make("select");
 for (const [kind, words] of [["front", "front"]]) {
   trials.number.forEach((number, row) => {
     if (decoded(trials.kind, row) !== kind || (pointOf.get(number) ?? number) !== number) return;

@@ -179,7 +179,11 @@ def _trade(study: StudyData, found: Numbers) -> go.Figure:
     across, up = found.axes
     bases = baseline_trials(study)
     by_trial = {number: point for point in found.drawn.items for number in point.trials}
-    marked = {name: by_trial[t.number] for name, t in bases.items() if t.number in by_trial}
+    marked = {
+        name: point
+        for name, t in bases.items()
+        if (point := by_trial.get(t.number)) is not None and point.metrics
+    }
     base = bases.get("common_practice") or bases.get("default")
     return trade_figure(
         found.drawn.items,

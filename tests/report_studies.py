@@ -219,8 +219,9 @@ def _measurement(
         },
         telemetry={"average_power_watts": 640.0},
         profile={
-            "bound": "compute-bound",
-            "kernel_time_ms": {"matmul": 61.0, "attention": 14.0, "elementwise": 17.0, "idle": 4.0},
+            "label": "compute-bound",
+            "wall_ms": 96.0,
+            "milliseconds": {"matmul": 61.0, "attention": 14.0, "elementwise": 17.0, "idle": 4.0},
         }
         if share > 0.9
         else None,

@@ -156,6 +156,35 @@ def test_a_gain_that_was_not_called_better_stays_open(low: float, looks_better: 
     assert ("No proven gain" in text) is not looks_better
 
 
+def test_bounds_that_say_nothing_are_not_printed() -> None:
+    study = studies.finished(40)
+    assert study.outcome is not None
+    gain = Interval(median=1.35, low=1e-12, high=2e12, n=3)
+    unsure = Comparison(baseline="common_practice", gain=gain, verdict="not distinguishable")
+    outcome = dataclasses.replace(study.outcome, comparisons=(unsure,))
+    text = page.render(data(dataclasses.replace(study, outcome=outcome)))
+    assert "the repeats differ too much" in text
+
+
+def test_a_baseline_that_failed_at_full_depth_is_not_drawn_as_measured() -> None:
+    study = studies.unfinished(7)
+    common = study.records[1]
+    deep = dataclasses.replace(
+        common,
+        spec=dataclasses.replace(
+            common.spec,
+            number=99,
+            fidelity=dataclasses.replace(common.spec.fidelity, depths=()),
+        ),
+        status=Status.BAD_OUTPUT,
+        measurement=None,
+    )
+    read = data(dataclasses.replace(study, records=(*study.records, deep)))
+    drawn = page.figures(read, page.numbers(read))["trade"]
+    assert "common practice" not in {trace.name for trace in drawn.data}
+    assert "upstream" in {trace.name for trace in drawn.data}
+
+
 def test_without_common_practice_the_diff_is_against_upstream() -> None:
     study = studies.unfinished(7)
     spec = dataclasses.replace(study.spec, presets=())

@@ -19,9 +19,8 @@ def roofline_figure(numbers: Roofline) -> go.Figure | None:
     if not spots:
         return None
     figure = style.figure(400, showlegend=False)
-    unit, symbol = (1.0, "") if numbers.is_relative else (1e-12, " TFLOP/s")
-    up = "share of the compute ceiling" if numbers.is_relative else "TFLOP/s"
-    figure.update_yaxes(title_text=up)
+    unit, symbol = _unit(numbers)
+    figure.update_yaxes(title_text=symbol or "share of the compute ceiling")
     if numbers.has_bytes:
         across = "intensity relative to the ridge" if numbers.is_relative else "FLOP per byte moved"
         figure.update_xaxes(title_text=across, type="log", dtick=1)
@@ -35,7 +34,7 @@ def roofline_figure(numbers: Roofline) -> go.Figure | None:
         x=[s.number if s.intensity is None else float(f"{s.intensity:.6g}") for s in spots],
         y=[float(f"{s.rate * unit:.6g}") for s in spots],
         customdata=[s.number for s in spots],
-        text=[f"{number(s.rate * unit, 3)}{symbol}" for s in spots],
+        text=[f"{number(s.rate * unit, 3)} {symbol}" for s in spots],
         marker={"color": style.FRONT, "size": 7, "opacity": 0.7},
         hovertemplate="<b>Trial %{customdata}</b><br>%{text}<extra></extra>",
     )
@@ -66,6 +65,14 @@ def bottleneck_figure(numbers: Roofline) -> go.Figure | None:
             hovertemplate=f"{style.text(name)}: %{{x:.1f}} %<extra></extra>",
         )
     return figure
+
+
+def _unit(numbers: Roofline) -> tuple[float, str]:
+    """Scale and symbol of the rates: a GPU's in TFLOP/s, a small CPU's in GFLOP/s."""
+    if numbers.is_relative:
+        return 1.0, ""
+    most = max(spot.rate for spot in numbers.spots.items)
+    return (1e-12, "TFLOP/s") if most >= 1e12 else (1e-9, "GFLOP/s")
 
 
 def _profiled(spot: Bottleneck) -> str:

@@ -17,6 +17,7 @@ from reports.numbers.study import (
     mapping,
 )
 
+_WIDE = 50.0
 _COMMON = "common_practice"
 BASELINES = {_COMMON: "common practice", "default": "upstream defaults"}
 
@@ -34,6 +35,12 @@ class Gain:
     def is_open(self) -> bool:
         """Repeated, but not called better: the headline must not read like a promise."""
         return self.is_proven and self.verdict != "better"
+
+    @property
+    def is_wide(self) -> bool:
+        """Bounds so far apart that printing them would only confuse."""
+        low, high = self.ratio.low, self.ratio.high
+        return low is None or high is None or low <= 0 or high / low > _WIDE
 
     @property
     def looks_better(self) -> bool:
@@ -248,6 +255,7 @@ def _changes(
             earns=earns.get(name),
         )
         for name, value in changed.items()
+        if not study.knobs.get(name, {}).get("workload")
     ]
     return tuple(sorted(rows, key=lambda r: -(r.earns.median if r.earns else 0.0)))
 

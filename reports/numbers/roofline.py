@@ -14,7 +14,14 @@ _MOST_PROFILED = 5
 _APART = 1.05
 _BYTES = ("copy", "bytes", "bandwidth")
 _BOUNDS = ("bound", "label", "bottleneck")
-_CLASSES = ("kernel_time_ms", "kernel_seconds", "kernels", "classes", "time_by_class")
+_CLASSES = (
+    "milliseconds",
+    "kernel_time_ms",
+    "kernel_seconds",
+    "kernels",
+    "classes",
+    "time_by_class",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 from dataclasses import dataclass
 
+from reports.numbers.history import STAGES
 from reports.numbers.study import StudyData, Trial
 
 # Phase names of the trial programs, in the order in which they happen.
@@ -46,7 +47,8 @@ def timing(study: StudyData) -> Timing | None:
     if not any(t.wall_seconds for t in study.trials):
         return None
     stages = dict.fromkeys(t.stage for t in study.trials)
-    rows = [_row(stage, [t for t in study.trials if t.stage == stage]) for stage in stages]
+    ordered = [*(s for s in STAGES if s in stages), *(s for s in stages if s not in STAGES)]
+    rows = [_row(stage, [t for t in study.trials if t.stage == stage]) for stage in ordered]
     seen = dict.fromkeys(name for row in rows for name in row.seconds)
     known = [p for p in PHASES if p in seen]
     phases = [*known, *(p for p in seen if p not in PHASES and p != "failed")]

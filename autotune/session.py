@@ -70,6 +70,10 @@ def spec_of(
     """The frozen spec of one trial."""
     plan, asked = session.plan, session.plan.spec
     final = proposal.stage in ("final", "ablation")
+    depths = () if _goes_full_depth(plan, proposal) else slice_depths(plan)
+    # A loss means something beside one of the same depth only: the gate judges slices, or a model
+    # that is measured whole throughout.
+    gated = bool(depths) or not slice_depths(plan)
     return TrialSpec(
         study=asked.name,
         number=number,
@@ -81,10 +85,9 @@ def spec_of(
         applied=_applied(session, proposal),
         stage=proposal.stage,
         fidelity=Fidelity(
-            depths=() if _goes_full_depth(plan, proposal) else slice_depths(plan),
+            depths=depths,
             profile=proposal.profile,
-            quality=final or _is_risky(session, proposal),
-            fresh_process=final,
+            quality=gated and (final or _is_risky(session, proposal)),
         ),
         seed=asked.seed,
         gpus=asked.gpus_per_trial,

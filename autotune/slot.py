@@ -11,7 +11,16 @@ from autotune.hardware import Hardware, detect
 from autotune.trial import TrialRecord, TrialSpec
 from autotune.zygote import Zygote, ZygoteDied
 
-_IMPORTS = {"torch": ("torch",), "vllm": ()}
+# Imported before the fork; none of them makes a CUDA context. What is missing is left out.
+_IMPORTS = {
+    "torch": (
+        "torch",
+        "torch._dynamo",
+        "torch._inductor.compile_fx",
+        "torch.utils.checkpoint",
+        "torchao.float8",
+    )
+}
 _FREE_SECONDS = 20.0
 
 
@@ -20,6 +29,8 @@ class Slot:
 
     def __init__(self, number: int, runner: str) -> None:
         os.environ["AUTOTUNE_SLOT"] = str(number)
+        # Asking NVML, not the driver, whether there is a GPU: a fork could not use CUDA otherwise.
+        os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"
         self._imports = _IMPORTS.get(runner, ())
         self._zygote: Zygote | None = Zygote(self._imports)
         self._hardware: Hardware = detect()

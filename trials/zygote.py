@@ -6,6 +6,8 @@ Reads one JSON request a line on stdin: {"folder", "environ"}; answers {"pid"} a
 
 from __future__ import annotations
 
+import contextlib
+import importlib
 import json
 import os
 import selectors
@@ -20,7 +22,8 @@ def main() -> None:
     """Serve requests until stdin closes."""
     die_with(os.getppid())
     for name in sys.argv[1:]:
-        __import__(name)
+        with contextlib.suppress(ImportError):  # an optional library
+            importlib.import_module(name)
     wake_read, wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
     signal.signal(signal.SIGCHLD, lambda *_: None)

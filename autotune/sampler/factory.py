@@ -6,12 +6,15 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from autotune.sampler import legal, warm
+from autotune.sampler.climb import Climb
 from autotune.sampler.optuna_strategy import NAMES as _OPTUNA
 from autotune.sampler.optuna_strategy import OptunaStrategy
 from autotune.sampler.protocol import Key, Proposal, Strategy, key
 from autotune.space import SearchSpace
 from autotune.study import Budget, Limit, Objective
 from autotune.trial import TrialRecord
+
+_WIDE = 60  # free knobs, from which on a model of all of them needs more trials than there are
 
 NAMES = ("auto", *_OPTUNA)
 
@@ -37,6 +40,8 @@ def make(
     """
     openers = _openers(space, objectives, presets, history, start_at_default)
     del budget, effects
+    if name == "auto" and len(space.free()) > _WIDE:
+        return Climb(space, objectives=objectives, limits=limits, seed=seed, openers=openers)
     return OptunaStrategy(
         "tpe" if name == "auto" else name,
         space,

@@ -86,7 +86,9 @@ class Trainer:
                 torch.set_default_dtype(before)
         for index, block in enumerate(new):
             fill(block, self.seed + 1 + len(self.model.layers) - len(new) + index)
-        precision.to_float8(list(new), self.settings)
+        first = len(self.model.layers) == len(new)
+        head = [self.model] if first and self.settings.take("float8.include_head", False) else []
+        precision.to_float8(list(new), head, self.settings)
         self.compiler.blocks(list(new))
         self._make_optimizer()
 

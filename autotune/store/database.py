@@ -11,7 +11,7 @@ from sqlalchemy.exc import NoSuchModuleError
 
 from autotune.store import schema, sqlite
 from autotune.store.fault import DamagedError, StoreError, in_words
-from autotune.store.place import holds_database, place_of
+from autotune.store.place import holds_something, place_of
 from autotune.store.remains import readable
 
 
@@ -28,7 +28,11 @@ class Database:
 
     def _open(self) -> Engine:
         engine, notice = self._sqlite() if self.place.path is not None else (self._server(), "")
-        upgraded = schema.bring_up_to_date(engine, self.place)
+        try:
+            upgraded = schema.bring_up_to_date(engine, self.place)
+        except BaseException:
+            engine.dispose()
+            raise
         self.notices = tuple(text for text in (notice, upgraded) if text)
         return engine
 
@@ -36,7 +40,7 @@ class Database:
         """Nothing is written to a file before it has been found sound and ours."""
         assert self.place.path is not None
         self.place.path.parent.mkdir(parents=True, exist_ok=True)
-        if holds_database(self.place.path):
+        if holds_something(self.place.path):
             sqlite.check_is_sound(self.place)
             schema.check_is_ours(self.place)
         self.journal, notice = sqlite.choose_journal(self.place)

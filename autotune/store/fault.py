@@ -19,14 +19,6 @@ class DamagedError(StoreError):
     """The database file cannot be read as it was written."""
 
 
-_DAMAGE = ("malformed", "not a database", "database corruption", "file is encrypted")
-
-
-def is_damage(message: str) -> bool:
-    """Whether SQLite speaks of bytes that are not what they were."""
-    return any(words in message for words in _DAMAGE)
-
-
 @contextmanager
 def in_words(where: str) -> Iterator[None]:
     """Turn anything that a database or a file system raises into one line."""
@@ -43,7 +35,9 @@ def in_words(where: str) -> Iterator[None]:
 def _translated(error: Exception, where: str) -> StoreError:
     cause = error.orig if isinstance(error, DBAPIError) and error.orig is not None else error
     message = " ".join(str(cause).split())
-    if is_damage(message):
+    if "not a database" in message:
+        return StoreError(f"{where} is not a database; give --store another file")
+    if "malformed" in message:
         return DamagedError(message)
     if "locked" in message or "busy" in message:
         return StoreError(

@@ -13,7 +13,7 @@ from sqlalchemy.exc import ArgumentError
 from autotune.store.fault import StoreError
 
 _SQLITE = "sqlite:///"
-_HEADER = b"SQLite format 3\0"
+_SMALLEST_BYTES = 512  # one page; SQLite itself would overwrite a file of one byte
 _IN_MEMORY = "a store in memory forgets everything; give --store a file"
 # Write-ahead logging needs memory shared by all writers; between hosts there is none, and some of
 # these accept the setting and then lose data.
@@ -65,17 +65,14 @@ def _file_place(text: str) -> Place:
     return Place(url=url, path=absolute, vfs=vfs)
 
 
-def holds_database(path: Path) -> bool:
-    """Whether there is anything to read yet; StoreError when a file is something else."""
+def holds_something(path: Path) -> bool:
+    """Whether there is anything to read yet; StoreError for what cannot be a database."""
     if path.is_dir():
         raise StoreError(f"{path} is a folder; --store needs a file")
-    if not path.exists():
-        return False
-    with path.open("rb") as file:
-        start = file.read(len(_HEADER))
-    if start and start != _HEADER:
+    size = path.stat().st_size if path.exists() else 0
+    if 0 < size < _SMALLEST_BYTES:
         raise StoreError(f"{path} is not a database; give --store another file")
-    return bool(start)
+    return size > 0
 
 
 def network_file_system(path: Path) -> str:

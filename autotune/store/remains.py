@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import shutil
 import sqlite3
+import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -47,16 +48,26 @@ def _copied(path: Path) -> Iterator[sqlite3.Connection]:
     """A connection to a throw-away copy, cut files padded to the length that they claim."""
     with tempfile.TemporaryDirectory(prefix="autotune-salvage-") as folder:
         copy = Path(folder) / "copy.db"
-        shutil.copyfile(path, copy)
-        journal = path.with_name(f"{path.name}-wal")
-        if journal.exists():
-            shutil.copyfile(journal, copy.with_name("copy.db-wal"))
+        for suffix in ("", "-wal", "-journal"):
+            source = path.with_name(path.name + suffix)
+            if source.exists():
+                _copy_file(source, copy.with_name(copy.name + suffix))
         _pad(copy)
         connection = sqlite3.connect(copy, isolation_level=None)
         with contextlib.closing(connection):
             connection.text_factory = lambda raw: raw.decode(errors="replace")
             connection.execute("PRAGMA writable_schema=ON")  # reads on where it would give up
+            connection.execute("PRAGMA schema_version")  # raises for what is no database
             yield connection
+
+
+def _copy_file(source: Path, target: Path) -> None:
+    """In a child, since reading a database here could drop locks that we hold: see read_only."""
+    code = "import shutil, sys; shutil.copyfile(*sys.argv[1:])"
+    command = [sys.executable, "-I", "-c", code, str(source), str(target)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise OSError(done.stderr.strip().rpartition("\n")[2])
 
 
 def _pad(copy: Path) -> None:

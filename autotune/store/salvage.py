@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sqlite3
 from pathlib import Path
 
 from sqlalchemy import insert
@@ -10,7 +9,7 @@ from sqlalchemy import insert
 from autotune.store.database import Database
 from autotune.store.documents import trial_row
 from autotune.store.fault import StoreError, in_words
-from autotune.store.place import holds_database
+from autotune.store.place import holds_something
 from autotune.store.remains import Remains, remains
 from autotune.store.schema import unused
 from autotune.store.tables import StudyTable, TrialTable
@@ -22,12 +21,9 @@ def salvage(path: Path) -> tuple[Path, int]:
     The original is never touched. Raises StoreError when nothing can be saved.
     """
     with in_words(str(path)):
-        if not holds_database(path):
+        if not holds_something(path):
             raise StoreError(f"{path} is empty: there is nothing to save")
-        try:
-            found = remains(path)
-        except sqlite3.Error:  # not even its first page
-            found = Remains(studies={}, records={})
+        found = remains(path)
     if found.count == 0:
         raise StoreError(f"no trial of {path} can be read; what is left are the logs of its trials")
     copy = unused(path.absolute().with_name(f"{path.stem}.salvaged{path.suffix}"))

@@ -86,20 +86,27 @@ def _set_journal(place: Place, mode: str) -> str:
 
 @contextmanager
 def read_only(place: Place) -> Iterator[sqlite3.Connection]:
-    """A connection that cannot change the file, not even by tidying up its journal."""
+    """A connection that leaves the file as it is, and nothing beside it that was not there.
+
+    Never read a database through ``open``: on POSIX, closing it would drop the locks of every
+    connection that this process has to the file, and another driver could write in between.
+    """
     with contextlib.closing(connect(place, read_mode(place))) as connection:
+        connection.execute("PRAGMA query_only=ON")
         yield connection
 
 
 def read_mode(place: Place) -> str:
-    """How to open for reading. A file in WAL mode that nobody has open is taken as it lies:
-    a reader would leave helper files beside it, which it may not remove again.
+    """A writer tidies up its helper files when it closes, a reader may not. But where they hold
+    something, tidying would change the file itself.
     """
     assert place.path is not None
-    with place.path.open("rb") as file:
-        is_wal = file.read(20)[18:20] == b"\x02\x02"
-    is_open = place.path.with_name(f"{place.path.name}-wal").exists()
-    return "ro&immutable=1" if is_wal and not is_open else "ro"
+    for suffix in ("-wal", "-journal"):
+        helper = place.path.with_name(place.path.name + suffix)
+        with contextlib.suppress(FileNotFoundError):
+            if helper.stat().st_size > 0:
+                return "ro"
+    return "rw"
 
 
 def check_is_sound(place: Place) -> None:

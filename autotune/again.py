@@ -116,6 +116,9 @@ def _request(best: Mapping[str, Any]) -> Request:
         trials=1,
         command=str(best.get("runner_command", "")),
         workload=tuple(f"{k}={v}" for k, v in best.get("workload", {}).items()),
+        faults=tuple(best.get("faults", ())),
+        options=tuple(f"{k}={v}" for k, v in best.get("options", {}).items()),
+        price=best.get("price_usd_per_gpu_hour"),
     )
 
 

@@ -8,6 +8,7 @@ import os
 import re
 import socket
 import stat
+import threading
 import time
 from pathlib import Path
 
@@ -42,7 +43,8 @@ def _write_through(target: Path, data: bytes) -> None:
 
 
 def _replace(folder: int, target: Path, data: bytes) -> None:
-    half = target.with_name(f"{_prefix(target)}{os.getpid()}-{start_ticks(os.getpid()) or 0}.tmp")
+    writer = f"{os.getpid()}-{start_ticks(os.getpid()) or 0}-{threading.get_ident()}"
+    half = target.with_name(f"{_prefix(target)}{writer}.tmp")
     try:
         try:
             _make_nameless(folder, half, data)
@@ -95,7 +97,7 @@ def _prefix(target: Path) -> str:
 
 def _sweep(target: Path) -> None:
     """Remove what dead writers of this very file left; on other hosts' only when it is old."""
-    pattern = re.compile(rf"\.{re.escape(target.name)}\.[0-9a-f]{{8}}-(\d+)-(\d+)\.tmp")
+    pattern = re.compile(rf"\.{re.escape(target.name)}\.[0-9a-f]{{8}}-(\d+)-(\d+)-\d+\.tmp")
     with os.scandir(target.parent) as entries:
         found = [(e.path, m) for e in entries if (m := pattern.fullmatch(e.name))]
     for name, match in found:

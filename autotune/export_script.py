@@ -7,6 +7,7 @@ import shlex
 from collections.abc import Mapping
 from typing import Any
 
+from autotune import environment
 from autotune.export_choice import UNSET, Choice, ExportError
 from autotune.trial import KnobValue
 
@@ -29,7 +30,7 @@ VERDICT = {verdict!r}
 # None: the variable must be absent.
 ENVIRONMENT = {environment}
 
-# Attributes to set, or functions to call with the value.
+# Attributes to set once torch is imported.
 TORCH = {torch}
 
 # What the program itself has to act on.
@@ -48,10 +49,7 @@ def apply():
             os.environ[name] = value
     for path, value in TORCH.items():
         owner, name = _owner(path)
-        if callable(getattr(owner, name)):
-            getattr(owner, name)(value)
-        else:
-            setattr(owner, name, value)
+        setattr(owner, name, value)
 
 
 def _owner(path):
@@ -61,6 +59,8 @@ def _owner(path):
         if not hasattr(owner, parent):
             importlib.import_module(".".join(parents[:i]))
         owner = getattr(owner, parent)
+    if not hasattr(owner, name):
+        raise AttributeError(f"this version of torch has no {{path}}")
     return owner, name
 
 
@@ -80,25 +80,28 @@ def python(choice: Choice) -> str:
         trial=choice.number,
         model=spec.model_name,
         verdict=choice.verdict,
-        environment=_literal(environment(choice)),
-        torch=_literal(_live(choice.changes("torch"))),
+        environment=_literal(variables(choice)),
+        torch=_literal(_torch(choice)),
         arguments=_literal(choice.settings("argument")),
         engine=_literal(_live(choice.settings("engine"))),
     )
 
 
-def environment(choice: Choice) -> dict[str, str | None]:
-    """Variables that differ from an untouched environment; None for one that must be absent."""
-    own: dict[str, str | None] = dict(choice.study.spec.environ)
-    return own | {
-        name: None if value == UNSET else variable_text(value)
-        for name, value in choice.changes("env").items()
-    }
+def variables(choice: Choice) -> dict[str, str | None]:
+    """Variables that differ from an untouched environment; None for one that must be absent.
+
+    Secrets that the user gave to the trials are not handed on.
+    """
+    given, absent = environment.knob_variables(choice.applied)
+    own = choice.study.spec.environ
+    kept = {n: v for n, v in environment.mask(own).items() if v == own[n]}
+    return {**kept, **given, **{name: None for name in absent if name not in own}}
 
 
-def variable_text(value: KnobValue) -> str:
-    """A value as the text of an environment variable."""
-    return str(int(value)) if isinstance(value, bool) else str(value)
+def _torch(choice: Choice) -> dict[str, KnobValue | None]:
+    """As the trial sets them: the word none stands for None."""
+    changed = _live(choice.changes("torch"))
+    return {path: None if value == "none" else value for path, value in changed.items()}
 
 
 def _live(settings: Mapping[str, KnobValue]) -> dict[str, KnobValue]:
@@ -115,7 +118,7 @@ def _literal(values: Mapping[str, Any]) -> str:
 def env(choice: Choice) -> str:
     """``NAME=value`` lines; what no variable can say follows as comments."""
     lines = [_title(choice)]
-    for name, text in environment(choice).items():
+    for name, text in variables(choice).items():
         lines.append(
             f"# {name} must not be set" if text is None else f"{name}={_quoted(name, text)}"
         )
@@ -133,7 +136,7 @@ def _quoted(name: str, text: str) -> str:
 def shell(choice: Choice) -> str:
     """A script that sets the environment and then becomes the command that it is given."""
     lines = ["#!/bin/sh", _title(choice), "# ./best.sh python train.py", "set -eu"]
-    for name, text in environment(choice).items():
+    for name, text in variables(choice).items():
         lines.append(f"unset {name}" if text is None else f"export {name}={shlex.quote(text)}")
     arguments = json.dumps(choice.settings("argument"), allow_nan=False)
     lines += [f"export AUTOTUNE_ARGUMENTS={shlex.quote(arguments)}"]
@@ -147,7 +150,7 @@ def _filled(word: str, configuration: Mapping[str, KnobValue]) -> str:
     """A word of the measured command with the values in place of the names."""
     for name, value in configuration.items():
         word = word.replace(f"{{{name}}}", str(value))
-    return word
+    return word.replace("{out}", "metrics.json")
 
 
 def _title(choice: Choice) -> str:

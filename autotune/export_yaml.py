@@ -9,12 +9,14 @@ from typing import Any
 
 import yaml
 
+from autotune import environment
 from autotune.export_choice import Choice, ExportError
 from autotune.plain import NotPlain, yaml_text
 from autotune.study import Interval
 
-_VERSIONS = ("versions", "torch", "python", "cuda", "driver", "libraries", "git")
-_NOT_HARDWARE = (*_VERSIONS, "command")
+_VERSIONS = ("driver", "cuda_driver", "git_revision")  # of the fingerprint, beside "versions"
+_NOT_HARDWARE = (*_VERSIONS, "versions", "torch", "command")
+_OWN_OPTIONS = ("argv", "faults")  # these have a flag of their own
 _INTERVAL = {"median", "low", "high", "n"}
 _NEEDED = ("model", "task", "runner", "configuration", "measured")
 
@@ -36,7 +38,10 @@ def _document(choice: Choice) -> dict[str, Any]:
         "study": spec.name,
         "trial": choice.number,
         "hardware": {k: v for k, v in fingerprint.items() if k not in _NOT_HARDWARE},
-        "versions": {k: fingerprint[k] for k in _VERSIONS if k in fingerprint},
+        "versions": {
+            **fingerprint.get("versions", {}),
+            **{k: fingerprint[k] for k in _VERSIONS if k in fingerprint},
+        },
         "seed": spec.seed,
         "objectives": [f"{o.metric}:{o.direction}" for o in spec.objectives],
         "limits": [str(limit) for limit in spec.limits],
@@ -51,8 +56,12 @@ def _document(choice: Choice) -> dict[str, Any]:
     }
     if argv := spec.options.get("argv"):
         document["runner_command"] = shlex.join(argv)
-    if spec.options.get("faults"):
-        document["faults"] = list(spec.options["faults"])
+    if faults := spec.options.get("faults"):
+        document["faults"] = list(faults)
+    if options := {k: v for k, v in spec.options.items() if k not in _OWN_OPTIONS}:
+        document["options"] = options
+    if spec.price_usd_per_gpu_hour is not None:
+        document["price_usd_per_gpu_hour"] = spec.price_usd_per_gpu_hour
     return document
 
 
@@ -100,8 +109,13 @@ def _command(choice: Choice) -> str:
     for name, value in spec.workload.items():
         if isinstance(value, bool | int | float | str):
             words += ["--workload", f"{name}={_setting(value)}"]
-    for name, text in spec.environ.items():
+    for name, value in spec.options.items():
+        if name not in _OWN_OPTIONS:
+            words += ["--option", f"{name}={_setting(value)}"]
+    for name, text in environment.mask(spec.environ).items():
         words += ["--env", f"{name}={text}"]
+    if spec.price_usd_per_gpu_hour is not None:
+        words += ["--price", str(spec.price_usd_per_gpu_hour)]
     if argv := spec.options.get("argv"):
         words += ["--command", shlex.join(argv)]
     for fault in spec.options.get("faults", ()):
@@ -137,6 +151,8 @@ def _check(path: Path, document: dict[str, Any]) -> None:
         if not isinstance(name, str) or not isinstance(value, bool | int | float | str):
             raise ExportError(f"{path}: configuration.{name} should be a plain value")
     for name, interval in document["measured"].items():
-        numbers = interval.values() if isinstance(interval, dict) else ()
-        if not all(isinstance(x, int | float) for x in numbers) or set(interval) != _INTERVAL:
+        numbers = interval if isinstance(interval, dict) else {}
+        if set(numbers) != _INTERVAL or not all(
+            isinstance(number, int | float) for number in numbers.values()
+        ):
             raise ExportError(f"{path}: measured.{name} should have median, low, high and n")

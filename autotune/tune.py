@@ -59,6 +59,7 @@ def drive(
     """
     reason: str | None = None
     while True:
+        store.heartbeat(session.plan.spec.name)
         _learn_from_others(source, session, store, progress)
         reason = reason or stop() or breaker.verdict(progress.records)
         while reason is None and cluster.free_slots > 0:

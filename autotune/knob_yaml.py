@@ -1,11 +1,14 @@
-"""One knob, rule or preset between YAML and its type; unknown keys are errors."""
+"""One knob or rule between YAML and its type; whatever is misspelt or misplaced is an error."""
 
 from __future__ import annotations
 
+import keyword
+import math
+import re
 from collections.abc import Mapping
 from typing import Any
 
-from autotune import requirement
+from autotune import conditions, requirement
 from autotune.requirement import BadRequirement, Requirement
 from autotune.space import (
     Choices,
@@ -17,168 +20,199 @@ from autotune.space import (
     SpaceError,
     nearest,
 )
+from autotune.trial import KnobValue
 from autotune.yaml_lines import line_of
 
 _FILE_KEYS = ("knobs", "rules", "name", "summary")
+_DOMAINS = ("integers", "floats", "choices")
 _KNOB_KEYS = (
-    "integers", "floats", "choices", "default", "apply", "when", "needs", "scope", "restart",
-    "affects", "risk", "prior", "workload", "summary", "source",
+    *_DOMAINS, "default", "default_by", "apply", "when", "needs", "scope", "restart", "affects",
+    "risk", "prior", "workload", "summary", "source",
 )  # fmt: skip
+_LIMITS = ("low", "high", "step", "factor", "log")
 _APPLY = ("env", "torch", "argument", "engine", "export")
 _RESTART = ("process", "rebuild", "none")
 _RISK = ("none", "numerics", "quality")
 _SCOPE = ("train", "serve", "toy", "command")
-_ALWAYS = requirement.parse("true")
+_AFFECTS = ("throughput", "latency", "memory", "energy", "quality")
+_NAME = re.compile(r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)*$", re.ASCII)
+_LONGEST_NAME = 80
 
 
 def knobs_of(document: Mapping[str, Any], name: str) -> tuple[list[Knob], list[Rule]]:
     """Every knob and rule of a loaded file."""
-    _only(document, _FILE_KEYS, name)
-    knobs = _mapping(document.get("knobs", {}), f"{name}: knobs")
+    for key in document:
+        if key in _KNOB_KEYS and key not in _FILE_KEYS:
+            where = _place(document, key, name)
+            raise SpaceError(f"{where}: {key} belongs to a knob: put it below knobs: and a name")
+    only(document, _FILE_KEYS, name)
+    knobs = mapping(document.get("knobs", {}), f"{name}: knobs")
     rules = document.get("rules", [])
     if not isinstance(rules, list):
-        raise SpaceError(f"{name}:{line_of(document, 'rules')}: rules should be a list")
+        raise SpaceError(f"{_place(document, 'rules', name)}: rules should be a list")
+    if not knobs and not rules:
+        raise SpaceError(f"{name}: has neither knobs nor rules")
     return (
-        [knob_of(str(n), body, f"{name}:{line_of(knobs, n)}") for n, body in knobs.items()],
+        [knob_of(str(n), body, name, _place(knobs, n, name)) for n, body in knobs.items()],
         [rule_of(rule, name) for rule in rules],
     )
 
 
-def knob_of(name: str, body: Any, where: str) -> Knob:
-    """A knob from its YAML mapping."""
-    fields = _mapping(body, f"{where}: {name}")
-    _only(fields, _KNOB_KEYS, where.rpartition(":")[0], name)
-    domain = _domain(fields, f"{where}: {name}")
-    if "default" not in fields:
-        raise SpaceError(f"{where}: {name} needs a default")
-    default = _literal(fields["default"], f"{where}: default of {name}")
-    if isinstance(domain, Floats) and isinstance(default, int) and not isinstance(default, bool):
-        default = float(default)
-    apply = _mapping(fields.get("apply", {"argument": name}), f"{where}: apply of {name}")
-    _only(apply, _APPLY, where.rpartition(":")[0], name)
+def knob_of(name: str, body: Any, file: str, where: str) -> Knob:
+    """A knob from its YAML mapping; ``where`` is file and line of its name."""
+    _check_name(name, where)
+    fields = mapping(body, f"{where}: {name}")
+    for key in fields:
+        if key in _LIMITS:
+            what = f"integers: {{{key}: ...}} or floats: {{{key}: ...}}"
+            raise SpaceError(f"{_place(fields, key, file)}: {key} of {name} belongs inside {what}")
+    only(fields, _KNOB_KEYS, file, name)
+    domain = _domain(fields, name, file, where)
+    apply = mapping(fields.get("apply", {"argument": name}), f"{where}: apply of {name}")
+    only(apply, _APPLY, file, f"apply of {name}")
+    if len(apply) != 1:
+        raise SpaceError(f"{where}: apply of {name} should have one entry, not {len(apply)}")
+    needs = _words(fields, "needs", None, where)
+    for need in needs:
+        conditions.check_need(need, _place(fields, "needs", file))
     return Knob(
         name=name,
         domain=domain,
-        default=default,
+        default=_default(fields, name, domain, where),
+        default_by=_default_by(fields, name, domain, file, where),
         apply={str(k): str(v) for k, v in apply.items()},
-        summary=str(fields.get("summary", "")),
-        when=_requirement(fields.get("when"), f"{where}: when of {name}"),
-        needs=_words(fields, "needs", None, where),
-        scope=_words(fields, "scope", _SCOPE, where) or ("train", "serve", "command"),
+        summary=_text(fields, "summary", where),
+        when=requirement_of(fields.get("when"), f"{where}: when of {name}"),
+        needs=needs,
+        # A knob without a scope is a user's own: whatever their trials run, they mean it.
+        scope=_words(fields, "scope", _SCOPE, where) or _SCOPE,
         restart=_word(fields, "restart", _RESTART, "rebuild", where),
-        affects=_words(fields, "affects", None, where),
+        affects=_words(fields, "affects", _AFFECTS, where),
         risk=_word(fields, "risk", _RISK, "none", where),
-        prior=tuple(_member(v, domain, name, where) for v in fields.get("prior", ())),
-        workload=bool(fields.get("workload", False)),
-        source=str(fields.get("source", "")),
+        prior=_prior(fields, name, domain, where),
+        workload=_flag(fields.get("workload", False), f"{where}: workload of {name}"),
+        source=_text(fields, "source", where),
     )
 
 
-def _member(value: Any, domain: Domain, name: str, where: str) -> Any:
-    if value not in domain:
-        raise SpaceError(f"{where}: prior {value!r} of {name} is outside {domain}")
-    return value
+def _check_name(name: str, where: str) -> None:
+    words = name.split(".")
+    if not _NAME.match(name) or any(keyword.iskeyword(w) or w in ("true", "false") for w in words):
+        better = re.sub(r"\W+", "_", name.strip(), flags=re.ASCII) or "knob"
+        hint = f"; {better}, say" if _NAME.match(better) and better != name else ""
+        raise SpaceError(f"{where}: {name!r} is no name for a knob (letters, digits, _, .){hint}")
+    if len(name) > _LONGEST_NAME:
+        raise SpaceError(f"{where}: the name {name[:20]}... is longer than {_LONGEST_NAME}")
+    if name in conditions.FACTS:
+        raise SpaceError(f"{where}: {name} is a fact of the host or study, not a knob")
+
+
+def _default(fields: Mapping[str, Any], name: str, domain: Domain, where: str) -> KnobValue:
+    if "default" not in fields:
+        raise SpaceError(f"{where}: {name} needs a default")
+    return _in_place(fields["default"], domain, f"{where}: default of {name}")
+
+
+def _default_by(
+    fields: Mapping[str, Any], name: str, domain: Domain, file: str, where: str
+) -> dict[str, KnobValue]:
+    given = mapping(fields.get("default_by", {}), f"{where}: default_by of {name}")
+    found = {}
+    for version, value in given.items():
+        place = _place(given, version, file)
+        if not conditions.VERSION.match(str(version)):
+            raise SpaceError(f"{place}: {version} should read like torch<2.13")
+        found[str(version)] = _in_place(value, domain, f"{place}: default of {name}")
+    return found
+
+
+def _in_place(value: Any, domain: Domain, where: str) -> KnobValue:
+    """A default: a choice, or for numbers a number or a word (``unset``) beside the range."""
+    default = _literal(value, where)
+    if isinstance(domain, Choices):
+        if default not in domain:
+            close = nearest(str(default), [str(v) for v in domain.values])
+            raise SpaceError(f"{where}: {default!r} is not among {domain}{close}")
+        return default
+    if isinstance(default, bool):
+        raise SpaceError(f"{where}: {default!r} should be a number, or a word such as unset")
+    if isinstance(domain, Floats) and isinstance(default, int):
+        return float(default)
+    return default
+
+
+def _prior(
+    fields: Mapping[str, Any], name: str, domain: Domain, where: str
+) -> tuple[KnobValue, ...]:
+    given = fields.get("prior", [])
+    if not isinstance(given, list):
+        raise SpaceError(f"{where}: prior of {name} should be a list")
+    for value in given:
+        if value not in domain:
+            raise SpaceError(f"{where}: prior {value!r} of {name} is outside {domain}")
+    return tuple(float(v) if isinstance(domain, Floats) else v for v in given)
 
 
 def rule_of(body: Any, name: str) -> Rule:
     """A ``require:`` sentence with its reason."""
-    fields = _mapping(body, f"{name}: a rule")
-    _only(fields, ("require", "reason"), name)
-    parsed = _requirement(fields.get("require"), f"{name}:{line_of(fields, 'require')}: require")
+    fields = mapping(body, f"{name}: a rule")
+    only(fields, ("require", "reason"), name)
+    parsed = requirement_of(fields.get("require"), f"{_place(fields, 'require', name)}: require")
     if parsed is None:
         raise SpaceError(f"{name}: a rule needs 'require'")
-    return Rule(requirement=parsed, reason=str(fields.get("reason", "")))
+    return Rule(requirement=parsed, reason=_text(fields, "reason", name))
 
 
-def presets_of(document: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
-    """Presets of a file: name, task, summary, when, configuration."""
-    _only(document, ("presets",), name)
-    found = []
-    presets = _mapping(document.get("presets", {}), f"{name}: presets")
-    for preset, body in presets.items():
-        where = f"{name}:{line_of(presets, preset)}"
-        fields = _mapping(body, f"{where}: {preset}")
-        _only(fields, ("task", "summary", "when", "configuration"), name, str(preset))
-        configuration = _mapping(fields.get("configuration", {}), f"{where}: configuration")
-        found.append(
-            {
-                "name": str(preset),
-                "task": str(fields.get("task", "train")),
-                "summary": str(fields.get("summary", "")),
-                "when": _requirement(fields.get("when"), f"{where}: when") or _ALWAYS,
-                "configuration": {str(k): _literal(v, where) for k, v in configuration.items()},
-            }
-        )
-    return found
-
-
-def dump_knob(knob: Knob) -> dict[str, Any]:
-    """Plain data that ``restore_knob`` reads."""
-    domain: dict[str, Any]
-    match knob.domain:
-        case Integers(low=low, high=high, step=step, factor=factor):
-            size = {"factor": factor} if factor is not None else {"step": step}
-            domain = {"integers": {"low": low, "high": high, **size}}
-        case Floats(low=flow, high=fhigh, step=fstep, log=log):
-            domain = {"floats": {"low": flow, "high": fhigh, "log": log}}
-            if fstep is not None:
-                domain["floats"]["step"] = fstep
-        case Choices(values=values):
-            domain = {"choices": list(values)}
-    return {
-        "name": knob.name,
-        **domain,
-        "default": knob.default,
-        "apply": dict(knob.apply),
-        **({"when": knob.when.text} if knob.when else {}),
-        "needs": list(knob.needs),
-        "scope": list(knob.scope),
-        "restart": knob.restart,
-        "affects": list(knob.affects),
-        "risk": knob.risk,
-        "prior": list(knob.prior),
-        "workload": knob.workload,
-        "summary": knob.summary,
-        "source": knob.source,
-    }
-
-
-def restore_knob(data: Mapping[str, Any]) -> Knob:
-    """A knob from stored data."""
-    fields = dict(data)
-    name = str(fields.pop("name"))
-    return knob_of(name, fields, "stored study:0")
-
-
-def _domain(fields: Mapping[str, Any], where: str) -> Domain:
-    given = [k for k in ("integers", "floats", "choices") if k in fields]
+def _domain(fields: Mapping[str, Any], name: str, file: str, where: str) -> Domain:
+    given = [k for k in _DOMAINS if k in fields]
     if len(given) != 1:
-        raise SpaceError(f"{where} needs exactly one of integers, floats, choices")
-    body = fields[given[0]]
-    if given[0] == "choices":
-        if not isinstance(body, list) or not body:
-            raise SpaceError(f"{where}: choices should be a list of values")
-        values = tuple(_literal(v, where) for v in body)
-        if len({(type(v), v) for v in values}) < len(values):
-            raise SpaceError(f"{where}: a choice stands twice")
-        return Choices(values=values)
-    limits = _mapping(body, where)
+        raise SpaceError(f"{where}: {name} needs exactly one of integers, floats, choices")
+    kind = given[0]
+    place = f"{_place(fields, kind, file)}: {kind} of {name}"
+    body = fields[kind]
+    if kind == "choices":
+        return _choices(body, place)
+    limits = mapping(body, place)
+    only(limits, _LIMITS[:4] if kind == "integers" else ("low", "high", "step", "log"), file, name)
     for key in ("low", "high"):
         if key not in limits:
-            raise SpaceError(f"{where} needs {key}")
-    if given[0] == "integers":
-        _only(limits, ("low", "high", "step", "factor"), where)
-        whole = {k: _whole(v, f"{where}: {k}") for k, v in limits.items()}
-        steps = whole.get("step", 1) < 1 or whole.get("factor", 2) < 2
-        if steps or whole["low"] > whole["high"]:
-            raise SpaceError(f"{where}: {dict(limits)} has no members")
-        return Integers(**whole)
-    _only(limits, ("low", "high", "step", "log"), where)
-    real = {k: _real(v, f"{where}: {k}") for k, v in limits.items() if k != "log"}
-    domain = Floats(**real, log=bool(limits.get("log", False)))
-    if domain.low > domain.high or (domain.step or 1) <= 0 or (domain.log and domain.low <= 0):
-        raise SpaceError(f"{where}: {domain} has no members")
-    return domain
+            raise SpaceError(f"{place} needs {key}")
+    if kind == "integers":
+        return _integers({k: _whole(v, f"{place}: {k}") for k, v in limits.items()}, place)
+    log = _flag(limits.get("log", False), f"{place}: log")
+    real = {k: _real(v, f"{place}: {k}") for k, v in limits.items() if k != "log"}
+    return _floats(real, log, place)
+
+
+def _integers(limits: Mapping[str, int], place: str) -> Integers:
+    if "factor" in limits and "step" in limits:
+        raise SpaceError(f"{place}: take step or factor, not both")
+    if limits.get("step", 1) < 1 or limits.get("factor", 2) < 2:
+        raise SpaceError(f"{place}: step should be at least 1 and factor at least 2")
+    if "factor" in limits and limits["low"] < 1:
+        raise SpaceError(f"{place}: factor needs low of at least 1")
+    if limits["low"] > limits["high"]:
+        raise SpaceError(f"{place}: low {limits['low']} is above high {limits['high']}")
+    return Integers(**limits)
+
+
+def _floats(limits: Mapping[str, float], log: bool, place: str) -> Floats:
+    if limits.get("step", 1.0) <= 0:
+        raise SpaceError(f"{place}: step should be above 0")
+    if log and (limits["low"] <= 0 or "step" in limits):
+        raise SpaceError(f"{place}: log needs low above 0 and no step")
+    if limits["low"] > limits["high"]:
+        raise SpaceError(f"{place}: low {limits['low']} is above high {limits['high']}")
+    return Floats(**limits, log=log)
+
+
+def _choices(body: Any, place: str) -> Choices:
+    if not isinstance(body, list) or not body:
+        raise SpaceError(f"{place} should be a list of values")
+    values = tuple(_literal(v, place) for v in body)
+    if len({(type(v), v) for v in values}) < len(values):
+        raise SpaceError(f"{place}: a choice stands twice")
+    return Choices(values=values)
 
 
 def _whole(value: Any, where: str) -> int:
@@ -188,18 +222,27 @@ def _whole(value: Any, where: str) -> int:
 
 
 def _real(value: Any, where: str) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise SpaceError(f"{where} should be a number, not {value!r}")
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise SpaceError(f"{where} should be a finite number, not {value!r}")
     return float(value)
 
 
-def _literal(value: Any, where: str) -> Any:
+def _flag(value: Any, where: str) -> bool:
+    if not isinstance(value, bool):
+        raise SpaceError(f"{where} should be true or false, not {value!r}")
+    return value
+
+
+def _literal(value: Any, where: str) -> KnobValue:
+    if isinstance(value, float) and not math.isfinite(value):
+        raise SpaceError(f"{where}: {value!r} is not a finite number")
     if not isinstance(value, bool | int | float | str):
         raise SpaceError(f"{where}: {value!r} should be a single value; quote texts")
     return value
 
 
-def _requirement(text: Any, where: str) -> Requirement | None:
+def requirement_of(text: Any, where: str) -> Requirement | None:
+    """A parsed condition, or None where there is none."""
     if text is None:
         return None
     try:
@@ -208,19 +251,32 @@ def _requirement(text: Any, where: str) -> Requirement | None:
         raise SpaceError(f"{where}: {error}") from None
 
 
-def _mapping(value: Any, where: str) -> Mapping[str, Any]:
+def mapping(value: Any, where: str) -> Mapping[str, Any]:
+    """The value itself; SpaceError unless it holds keys and values."""
     if not isinstance(value, Mapping):
         raise SpaceError(f"{where} should hold keys and values, not {value!r}")
     return value
 
 
-def _only(fields: Mapping[str, Any], known: tuple[str, ...], name: str, owner: str = "") -> None:
+def only(fields: Mapping[str, Any], known: tuple[str, ...], file: str, owner: str = "") -> None:
+    """Raise SpaceError for the first key that is not known, with its line and the nearest one."""
     for key in fields:
         if key not in known:
             of = f" of {owner}" if owner else ""
-            line = line_of(fields, key)
-            place = f"{name}:{line}" if line else name
-            raise SpaceError(f"{place}: unknown key {key}{of}{nearest(str(key), known)}")
+            where = _place(fields, key, file)
+            raise SpaceError(f"{where}: unknown key {key}{of}{nearest(str(key), known)}")
+
+
+def _place(fields: Mapping[str, Any], key: Any, file: str) -> str:
+    line = line_of(fields, key)
+    return f"{file}:{line}" if line else file
+
+
+def _text(fields: Mapping[str, Any], key: str, where: str) -> str:
+    value = fields.get(key, "")
+    if not isinstance(value, str):
+        raise SpaceError(f"{where}: {key} should be text, not {value!r}")
+    return value
 
 
 def _word(
@@ -235,8 +291,8 @@ def _word(
 def _words(
     fields: Mapping[str, Any], key: str, known: tuple[str, ...] | None, where: str
 ) -> tuple[str, ...]:
-    value = fields.get(key, ())
-    if not isinstance(value, list | tuple):
+    value = fields.get(key, [])
+    if not isinstance(value, list):
         raise SpaceError(f"{where}: {key} should be a list")
     words = tuple(str(v) for v in value)
     for word in words:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ast
 import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -64,6 +64,13 @@ class Requirement:
         The reading for ``require:``: a rule about a knob that is inactive says nothing.
         """
         return self.names <= values.keys() and not self.holds(values)
+
+    def can_hold(self, values: Mapping[str, Any], open_names: Collection[str]) -> bool:
+        """Whether some values of the open names (or their absence) would satisfy it.
+
+        Errs on the side of True. A name that is neither known nor open stays absent.
+        """
+        return True in _outcomes(self.tree, values, open_names)
 
 
 class _Absent(Exception):
@@ -150,6 +157,54 @@ def _evaluate(node: ast.expr, values: Mapping[str, Any]) -> Any:
         case ast.Tuple(elts=items) | ast.List(elts=items):
             return [_evaluate(item, values) for item in items]
     raise AssertionError(f"parse() let {ast.dump(node)} through")
+
+
+def equalities(requirement: Requirement) -> Iterator[tuple[str, Any]]:
+    """Each (name, literal) that a requirement compares by ``==``, ``!=`` or ``in``."""
+    for node in ast.walk(requirement.tree):
+        if not isinstance(node, ast.Compare) or len(node.ops) != 1:
+            continue
+        left, op, right = node.left, node.ops[0], node.comparators[0]
+        if isinstance(op, ast.In | ast.NotIn):
+            listed = right.elts if isinstance(right, ast.Tuple | ast.List) else []
+        elif isinstance(op, ast.Eq | ast.NotEq):
+            listed = [right]
+        else:
+            continue
+        for item in listed:
+            if (name := _dotted(left)) and isinstance(item, ast.Constant):
+                yield name, item.value
+            elif isinstance(left, ast.Constant) and (name := _dotted(item)):
+                yield name, left.value
+
+
+def _outcomes(
+    node: ast.expr, values: Mapping[str, Any], open_names: Collection[str]
+) -> set[bool | None]:
+    """What an expression can come to: True, False, or None for a name that is absent."""
+    match node:
+        case ast.BoolOp(op=op, values=parts):
+            stop = isinstance(op, ast.Or)  # the truth value that ends the evaluation
+            found: set[bool | None] = set()
+            for part in parts:
+                some = _outcomes(part, values, open_names)
+                found |= some & ({True} if stop else {False, None})
+                if not some - ({True} if stop else {False, None}):
+                    return found
+            return found | {not stop}
+        case ast.UnaryOp(op=ast.Not(), operand=operand):
+            some = _outcomes(operand, values, open_names)
+            return {None if x is None else not x for x in some}
+    names: set[str] = set()
+    _check(node, names, "", 0)
+    if any(n not in values and n not in open_names for n in names):
+        return {None}
+    if any(n not in values for n in names):
+        return {True, False, None}
+    try:
+        return {bool(_evaluate(node, values))}
+    except (TypeError, ZeroDivisionError, ValueError, OverflowError):
+        return {None}
 
 
 def _arithmetic(op: type[ast.operator], left: Any, right: Any) -> Any:

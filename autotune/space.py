@@ -111,10 +111,12 @@ class Knob:
     prior: tuple[KnobValue, ...] = ()  # values worth trying first
     workload: bool = False  # part of the job, not of its tuning: fixed unless the user frees it
     source: str = ""
+    default_by: Mapping[str, KnobValue] = field(default_factory=dict)  # other versions: need -> it
 
     def accepts(self, value: KnobValue) -> bool:
-        """Whether a value may be set: in the domain, or the upstream default."""
-        return value in self.domain or (value == self.default and type(value) is type(self.default))
+        """Whether a value may be set: in the domain, or an upstream default."""
+        defaults = (self.default, *self.default_by.values())
+        return value in self.domain or any(value == d and type(value) is type(d) for d in defaults)
 
     def is_active(self, values: Mapping[str, Any]) -> bool:
         """Whether the knob means anything beside these knob and context values."""

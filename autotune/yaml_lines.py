@@ -1,7 +1,7 @@
 """YAML as people write it, strictly: every mapping remembers the line of each key.
 
 Numbers follow YAML 1.2 (``1e-3`` is a number), and a bare on, off, yes or no stays text: choices
-of that kind reach the trial as they were written. Duplicate keys and tabs are errors.
+of that kind reach the trial as they were written. Duplicate keys, tabs and aliases are errors.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import yaml
 from autotune.space import SpaceError
 
 _LARGEST_FILE_BYTES = 4 << 20
-_DEEPEST = 40
+_LONGEST_NUMBER = 300
 
 
 class Lines(dict[Any, Any]):
@@ -27,7 +27,14 @@ class Lines(dict[Any, Any]):
 
 
 class _Loader(yaml.SafeLoader):
-    """Safe loading with YAML 1.2's scalars."""
+    """Safe loading with YAML 1.2's scalars and without aliases, which can make a file explode."""
+
+    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
+        if self.check_event(yaml.AliasEvent):
+            event = self.peek_event()  # type: ignore[no-untyped-call]
+            problem = "aliases (*name) are not allowed; write the value out"
+            raise yaml.composer.ComposerError(None, None, problem, event.start_mark)
+        return super().compose_node(parent, index)
 
 
 _Loader.yaml_implicit_resolvers = {
@@ -42,7 +49,7 @@ _Loader.add_implicit_resolver(
     "tag:yaml.org,2002:bool", re.compile(r"^(?:true|True|TRUE|false|False|FALSE)$"), list("tTfF")
 )
 _Loader.add_implicit_resolver(
-    "tag:yaml.org,2002:int", re.compile(r"^[-+]?(?:0|[1-9][0-9]*)$"), list("-+0123456789")
+    "tag:yaml.org,2002:int", re.compile(r"^[-+]?[0-9]+$"), list("-+0123456789")
 )
 _Loader.add_implicit_resolver(
     "tag:yaml.org,2002:float",
@@ -58,30 +65,40 @@ def _float(loader: _Loader, node: yaml.Node) -> float:
     return float(text)
 
 
+def _int(loader: _Loader, node: yaml.Node) -> int:
+    text = str(loader.construct_scalar(node))  # type: ignore[arg-type]
+    if len(text) > _LONGEST_NUMBER:
+        raise _wrong(f"a number of {len(text)} digits is too long", node)
+    return int(text)
+
+
 def _mapping(loader: _Loader, node: yaml.MappingNode) -> Lines:
     found = Lines()
     for key_node, value_node in node.value:
         key = loader.construct_object(key_node, deep=True)
-        line = key_node.start_mark.line + 1
+        if not isinstance(key, str | int | float | bool | None):
+            raise _wrong("a key should be a single word", key_node)
         if key in found.lines:
-            raise yaml.constructor.ConstructorError(
-                None,
-                None,
-                f"key {key} stands twice (first in line {found.lines[key]})",
-                key_node.start_mark,
-            )
-        found.lines[key] = line
+            raise _wrong(f"key {key} stands twice (first in line {found.lines[key]})", key_node)
+        found.lines[key] = key_node.start_mark.line + 1
         found[key] = loader.construct_object(value_node, deep=True)
     return found
 
 
+def _wrong(problem: str, node: yaml.Node) -> yaml.MarkedYAMLError:
+    return yaml.constructor.ConstructorError(None, None, problem, node.start_mark)
+
+
 _Loader.add_constructor("tag:yaml.org,2002:float", _float)
+_Loader.add_constructor("tag:yaml.org,2002:int", _int)
 _Loader.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, _mapping)
 
 
 def load(path: Path) -> Lines:
     """The mapping in a file; SpaceError with file and line otherwise."""
     try:
+        if path.exists() and not path.is_file():
+            raise SpaceError(f"cannot read {path}: not a regular file")
         if path.stat().st_size > _LARGEST_FILE_BYTES:
             raise SpaceError(f"{path}: larger than {_LARGEST_FILE_BYTES >> 20} MiB")
         text = path.read_text(encoding="utf-8")
@@ -103,9 +120,11 @@ def parse(text: str, name: str) -> Lines:
         if "'\\t'" in problem:
             problem = "tabs cannot indent YAML; use spaces"
         raise SpaceError(f"{name}:{line}: {problem}") from None
-    except (yaml.YAMLError, RecursionError, ValueError) as error:
-        first = str(error).splitlines()[0]
-        raise SpaceError(f"{name}: {first}") from None
+    except yaml.reader.ReaderError as error:
+        line = text.count("\n", 0, error.position) + 1
+        raise SpaceError(f"{name}:{line}: a character that YAML does not allow") from None
+    except RecursionError:
+        raise SpaceError(f"{name}: nested too deeply") from None
     if not isinstance(found, Lines):
         what = "is empty" if found is None else "should hold keys and values"
         raise SpaceError(f"{name}: {what}")

@@ -61,6 +61,7 @@ def _bind(host: str, port: int) -> socket.socket:
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listening.bind((host, port))
+        listening.listen()  # before the address is printed: clients may be quick
     except OSError as error:
         listening.close()
         reason = error.strerror or error

@@ -2,8 +2,17 @@
 
 from autotune.store.claims import Claim
 from autotune.store.doctor import inspect
-from autotune.store.fault import DamagedError, StoreError
+from autotune.store.fault import DamagedError, NoStudyError, StoreError
 from autotune.store.salvage import salvage
 from autotune.store.store import Store, StudyRow
 
-__all__ = ["Claim", "DamagedError", "Store", "StoreError", "StudyRow", "inspect", "salvage"]
+__all__ = [
+    "Claim",
+    "DamagedError",
+    "NoStudyError",
+    "Store",
+    "StoreError",
+    "StudyRow",
+    "inspect",
+    "salvage",
+]

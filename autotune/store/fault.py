@@ -15,6 +15,10 @@ class StoreError(RuntimeError):
     """The store cannot do what was asked; one line with the cause and the next step."""
 
 
+class NoStudyError(StoreError, LookupError):
+    """The store holds no study of that name."""
+
+
 class DamagedError(StoreError):
     """The database file cannot be read as it was written."""
 

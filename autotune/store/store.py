@@ -23,7 +23,7 @@ from autotune.store.documents import (
     text_of,
     trial_row,
 )
-from autotune.store.fault import StoreError
+from autotune.store.fault import NoStudyError, StoreError
 from autotune.store.owner import HEARTBEAT_SECONDS
 from autotune.store.schema import lock_store
 from autotune.store.tables import ClaimTable, StudyTable, TrialTable
@@ -241,8 +241,8 @@ class Store:
             raise self._no_study(study)
         return found
 
-    def _no_study(self, study: str) -> StoreError:
-        return StoreError(f"no study {study} in {self._database.place.name}")
+    def _no_study(self, study: str) -> NoStudyError:
+        return NoStudyError(f"no study {study} in {self._database.place.name}")
 
 
 def _check_same(name: str, stored: str, asked: str) -> None:

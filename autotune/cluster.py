@@ -5,9 +5,11 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import datetime
+import fcntl
 import logging
 import os
 import socket
+import tempfile
 import threading
 import time
 from collections.abc import Iterator
@@ -23,6 +25,7 @@ from autotune.trial import Failure, Status, TrialRecord, TrialSpec
 
 _LATE_SECONDS = 30.0  # a slot that has not answered so long after the deadline is lost
 _START_SECONDS = 90.0
+_QUEUE_SECONDS = 900.0  # behind other drivers that start at the same time
 # Variables of the driver that reach workers of another host's cluster; trials' own always do.
 FORWARDED = (
     "HF_",
@@ -75,7 +78,8 @@ class RayCluster:
         self._actors: dict[int, Any] = {}
         self._busy: dict[int, _Busy] = {}
         self._trouble: BaseException | None = None
-        self._started, self._closing = threading.Event(), threading.Event()
+        self._turn, self._started = threading.Event(), threading.Event()
+        self._closing, self._closed = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._start, name="ray", daemon=True)
         self._thread.start()
 
@@ -116,6 +120,9 @@ class RayCluster:
 
     def close(self) -> None:
         """End running trials, the actors, and Ray itself unless it is somebody else's."""
+        self._closing.set()
+        if not self._turn.is_set():
+            return  # Ray has not been touched, and will not be
         self._started.wait(_START_SECONDS)
         import ray
 
@@ -129,7 +136,7 @@ class RayCluster:
                 ray.wait(idle, num_returns=len(idle), timeout=5)
         with contextlib.suppress(Exception):
             ray.shutdown()
-        self._closing.set()
+        self._closed.set()
         self._thread.join(5)
 
     def _received(self, busy: _Busy) -> TrialRecord:
@@ -151,6 +158,7 @@ class RayCluster:
             ray.kill(actor)
 
     def _wait_for_start(self) -> None:
+        self._turn.wait(_QUEUE_SECONDS)
         if not self._started.wait(_START_SECONDS):
             raise NoResources(f"Ray did not start within {_START_SECONDS:g} s")
         if self._trouble is not None:
@@ -160,13 +168,17 @@ class RayCluster:
 
     def _start(self) -> None:
         try:
-            _start_ray(self._address, self._workers, self._gpus)
-            self._check_resources()
+            with _one_at_a_time():
+                self._turn.set()
+                if not self._closing.is_set():
+                    _start_ray(self._address, self._workers, self._gpus)
+                    self._check_resources()
         except BaseException as error:
             self._trouble = error
+        self._turn.set()
         self._started.set()
         # Ray's own processes end with the thread that started them: it must outlive the study.
-        self._closing.wait()
+        self._closed.wait()
 
     def _check_resources(self) -> None:
         import ray
@@ -210,6 +222,22 @@ class _Worker:
     def close(self) -> None:
         """End the zygote."""
         self._slot.close()
+
+
+@contextmanager
+def _one_at_a_time() -> Iterator[None]:
+    """One Ray of ours starts at a time on a host: sixteen at once on two cores all time out."""
+    path = Path(tempfile.gettempdir()) / f"autotune-ray-{os.getuid()}.lock"
+    try:
+        lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError:  # nowhere to write: then without
+        yield
+        return
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(lock)
 
 
 def _start_ray(address: str | None, workers: int, gpus: int) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
+from autotune import host_files
 from autotune.rooms import child_environ
 from autotune.trial import AppliedKnob, TrialSpec
 
@@ -29,8 +30,10 @@ def knob_variables(applied: tuple[AppliedKnob, ...]) -> tuple[dict[str, str], li
     """Variables that knobs set, and those that they want absent.
 
     Several knobs may share one variable as ``NAME[key]``; they become ``key:value,key:value``.
+    Words that stand for files or cores of this host are looked up here, where the trial runs.
     """
     plain: dict[str, str] = {}
+    preloads: list[str] = []
     composite: dict[str, list[str]] = {}
     absent: list[str] = []
     for knob in applied:
@@ -42,11 +45,17 @@ def knob_variables(applied: tuple[AppliedKnob, ...]) -> tuple[dict[str, str], li
             absent.append(target)
         elif knob.is_default or knob.value == "unset":
             continue
+        elif target == "LD_PRELOAD":
+            preloads.append(host_files.library(str(knob.value)) or str(knob.value))
+        elif target == "GOMP_CPU_AFFINITY":
+            plain[target] = host_files.cores(str(knob.value))
         elif match is None:
             plain[target] = text_of(knob.value)
         else:
             composite.setdefault(match[1], []).append(f"{match[2]}:{text_of(knob.value)}")
     plain |= {name: ",".join(parts) for name, parts in composite.items()}
+    if preloads:
+        plain["LD_PRELOAD"] = ":".join(preloads)
     return plain, [name for name in absent if name not in plain]
 
 

@@ -15,12 +15,19 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from autotune import host_files
+
 _LIBRARIES = (
     "torch", "triton", "torchao", "liger-kernel", "ray", "optuna", "numpy", "vllm",
     "transformers", "sqlalchemy", "plotly", "nvidia-nccl-cu13", "nvidia-cudnn-cu13",
 )  # fmt: skip
 # A need in the catalogue -> the module that meets it.
-_OPTIONAL = {"torchao": "torchao", "liger_kernel": "liger_kernel", "bitsandbytes": "bitsandbytes"}
+_OPTIONAL = {
+    "torchao": "torchao",
+    "liger_kernel": "liger_kernel",
+    "bitsandbytes": "bitsandbytes",
+    "flash_attn3": "flash_attn_interface",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,6 +172,9 @@ def _memory_bytes() -> int:
 def context(hardware: Hardware, runner: str) -> dict[str, Any]:
     """Facts that ``when:``, ``require:`` and ``needs`` may name."""
     present = {f"has.{need}": _is_there(module) for need, module in _OPTIONAL.items()}
+    present |= {
+        f"has.{word}": host_files.library(word) is not None for word in host_files.LIBRARIES
+    }
     return {
         "device": hardware.device,
         "sm": min((g.sm for g in hardware.gpus), default=0),

@@ -6,12 +6,15 @@ import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 
-from autotune.interval import Looks, compare, median_interval
+from autotune.interval import TOO_FEW, Looks, compare, median_interval
 from autotune.race import Arm, Race
 from autotune.sampler.protocol import key
 from autotune.space import SearchSpace
 from autotune.study import Comparison, Contribution, Interval, Limit, Objective, Outcome
 from autotune.trial import Configuration, TrialRecord
+
+
+_WORDS = {"worse": "worse than", TOO_FEW: "measured too few times to judge against"}
 
 
 def leader(
@@ -85,7 +88,7 @@ def outcome(
             baselines={name: _numbers(arm) for name, arm in measured.items()},
         )
     first = next(iter(baselines.values()), space.default())
-    changed = _changed(chosen.configuration, first)
+    changed = _changed(space, chosen.configuration, first)
     return Outcome(
         best=chosen.number,
         configuration=dict(chosen.configuration),
@@ -143,11 +146,15 @@ def _metrics(record: TrialRecord) -> Iterable[str]:
     return record.measurement.metrics if record.measurement is not None else ()
 
 
-def _changed(configuration: Configuration, baseline: Configuration) -> Configuration:
+def _changed(
+    space: SearchSpace, configuration: Configuration, baseline: Configuration
+) -> Configuration:
+    """What differs; a knob that the baseline has no use for differs only from its default."""
+    before = {knob.name: baseline.get(knob.name, knob.default) for knob in space.knobs}
     return {
         name: value
         for name, value in configuration.items()
-        if name not in baseline or (value, type(value)) != (baseline[name], type(baseline[name]))
+        if (value, type(value)) != (before[name], type(before[name]))
     }
 
 
@@ -175,7 +182,7 @@ def _sentence(
     spread = f"{gain.low:.3f} to {gain.high:.3f} over {gain.n} rounds"
     if headline.verdict != "better":
         kept = "" if chosen is winner else f"; {chosen.name} stands"
-        words = "worse than" if headline.verdict == "worse" else "not distinguishable from"
+        words = _WORDS.get(headline.verdict, "not distinguishable from")
         return f"{words} {headline.baseline} ({gain.median:.3f} x, {spread}){kept}"
     sentence = f"{gain.median:.3f} x {headline.baseline} in {objective.metric} ({spread})"
     if chosen is not winner:

@@ -243,7 +243,11 @@ def _unconfirmed(plan: Plan, records: Sequence[TrialRecord], reason: str) -> Out
     return Outcome(
         best=best.number,
         configuration=dict(best.configuration),
-        changed={k: v for k, v in best.configuration.items() if common.get(k) != v},
+        changed={
+            name: value
+            for name, value in best.configuration.items()
+            if common.get(name, plan.space.knob(name).default) != value
+        },
         changed_from_upstream=plan.space.changed(best.configuration),
         verdict=f"best of single trials (strategy {plan.spec.strategy}); not confirmed by repeats",
         stopped_because=reason,

@@ -220,7 +220,7 @@ class FinalStage:
         )
         same = gain.low > 1 - _SAME and gain.high < 1 + _SAME
         enough = arm.name not in self._baselines and race.rounds() >= _NEAR_TIE_ROUNDS
-        return verdict != "not distinguishable" or same or enough
+        return verdict in ("better", "worse") or same or enough
 
     def _ask_neighbours(self) -> Proposal | None:
         if not self._race_done or not self._neighbours_wanted:

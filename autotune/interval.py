@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from autotune.study import Interval
 
+TOO_FEW = "too few repeats"  # for a verdict, whatever the interval looks like
 CONFIDENCE = 0.95  # of an interval of a median
 # Chance that a comparison with no true difference is called better or worse, over all looks
 # together. Half of it falls on each side.
@@ -129,7 +130,7 @@ def compare(
         confidence=looks.confidence(rounds),
     )
     decided = rounds >= looks.rounds()[0]
-    return gain, verdict(gain) if decided else "not distinguishable"
+    return gain, verdict(gain) if decided else TOO_FEW
 
 
 def student_quantile(confidence: float, freedom: int) -> float:

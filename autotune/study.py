@@ -124,7 +124,7 @@ class Comparison:
 
     baseline: str  # default | common_practice | ...
     gain: Interval  # ratio of the first objective, above 1 is better, whatever the direction
-    verdict: str  # better | worse | not distinguishable
+    verdict: str  # better | worse | not distinguishable | too few repeats
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

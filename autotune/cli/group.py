@@ -26,7 +26,6 @@ COMMANDS = {
     "validate": "autotune.cli.knobs:validate",
     "doctor": "autotune.cli.host:doctor",
     "serve": "autotune.cli.host:serve",
-    "playbook": "autotune.cli.playbook:playbook",
 }
 SUMMARIES = {
     "tune": "Find the configuration that makes MODEL train or serve best.",
@@ -46,7 +45,6 @@ SUMMARIES = {
     "validate": "Check a space, model, study or configuration file.",
     "doctor": "Say what was found on this host and what is wrong with it.",
     "serve": "Run the HTTP service.",
-    "playbook": "Measure which performance claims hold here.",
 }
 
 

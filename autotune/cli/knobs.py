@@ -85,10 +85,10 @@ def audit(
     as_json: bool,
 ) -> None:
     """Set each knob to another value in a live trial, read it back, measure its effect."""
-    from autotune import audit as auditing
+    from autotune import audit_study
 
     with errors_in_one_line():
-        result = auditing.audit(
+        result = audit_study.run(
             model,
             task=task,
             only=only,

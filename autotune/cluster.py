@@ -5,38 +5,26 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import datetime
-import fcntl
 import logging
 import os
 import socket
-import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from autotune import environment
+from autotune import environment, launch
 from autotune.launch import Cluster
 from autotune.plan import Plan
+from autotune.process_tree import end_orphans
 from autotune.rooms import child_environ
 from autotune.trial import Failure, Status, TrialRecord, TrialSpec
 
-_LATE_SECONDS = 30.0  # a slot that has not answered so long after the deadline is lost
-_START_SECONDS = 90.0
-_QUEUE_SECONDS = 900.0  # behind other drivers that start at the same time
-# Variables of the driver that reach workers of another host's cluster; trials' own always do.
-FORWARDED = (
-    "HF_",
-    "CUDA_VISIBLE_DEVICES",
-    "OMP_",
-    "MKL_",
-    "TORCH",
-    "PYTORCH",
-    "NCCL_",
-    "AUTOTUNE_",
-)
+_START_SECONDS = 90.0  # of Ray, or of a slot
+_MOST_FAILED_STARTS = 5
+_SHARE = 0.01  # of a core that an actor asks for: a slot is a promise of ours, not Ray's
 
 
 class NoResources(RuntimeError):
@@ -51,6 +39,8 @@ def for_plan(plan: Plan, folder: Path) -> Iterator[Cluster]:
         runner=plan.spec.runner,
         workers=plan.spec.workers,
         gpus=plan.spec.gpus_per_trial,
+        gpus_here=len(plan.hardware.gpus),
+        environ=plan.spec.environ,
         address=plan.ray_address,
     )
     try:
@@ -59,45 +49,70 @@ def for_plan(plan: Plan, folder: Path) -> Iterator[Cluster]:
         cluster.close()
 
 
-@dataclasses.dataclass(slots=True, kw_only=True)
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class _Busy:
-    """A trial on its way; only the cluster writes to it."""
+    """A trial on its way."""
 
     spec: TrialSpec
     folder: Path
     slot: int
-    answer: Any
+    started_at: str
+    begun: float
     lost_at: float
 
 
 class RayCluster:
-    """One actor per slot; Ray starts in the background while the study prepares."""
+    """One actor per slot; Ray and the actors start in the background while the study prepares."""
 
-    def __init__(self, *, runner: str, workers: int, gpus: int, address: str | None = None) -> None:
-        self._runner, self._workers, self._gpus, self._address = runner, workers, gpus, address
+    def __init__(
+        self,
+        *,
+        runner: str,
+        workers: int,
+        gpus: int = 0,
+        cpus: int = 0,
+        gpus_here: int = 0,
+        environ: Mapping[str, str] | None = None,
+        address: str | None = None,
+        late_seconds: float = 60.0,  # a slot that is silent so long after a deadline is lost
+    ) -> None:
+        self._runner, self._workers, self._address = runner, workers, address
+        self._gpus, self._cpus, self._gpus_here = gpus, cpus, gpus_here
+        self._environ, self._late_seconds = dict(environ or {}), late_seconds
         self._actors: dict[int, Any] = {}
-        self._busy: dict[int, _Busy] = {}
+        self._starting: dict[Any, int] = {}  # promise of an actor to be ready -> its slot
+        self._busy: dict[Any, _Busy] = {}  # promise of a record -> its trial
         self._trouble: BaseException | None = None
-        self._turn, self._started = threading.Event(), threading.Event()
-        self._closing, self._closed = threading.Event(), threading.Event()
+        self._failed_starts: list[str] = []
+        self._started, self._closing = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._start, name="ray", daemon=True)
         self._thread.start()
 
     @property
     def free_slots(self) -> int:
-        """How many more trials can be submitted now."""
-        return self._workers - len(self._busy)
+        """How many more trials can be submitted now.
+
+        Never 0 while none runs: then ``submit`` waits for a slot, or says why there is none.
+        """
+        if self._started.is_set() and self._trouble is None:
+            free = len(self._ready(0)) - len(self._busy)
+        else:
+            free = 0
+        return free if self._busy else max(1, free)
 
     def submit(self, spec: TrialSpec, folder: Path) -> None:
-        """Start a trial in a free slot; raises NoResources when Ray could not give slots."""
+        """Start a trial in a free slot; raises NoResources when there are none to be had."""
         self._wait_for_start()
-        slot = next(n for n in range(self._workers) if n not in self._busy)
-        if slot not in self._actors:
-            self._actors[slot] = self._actor(slot)
+        slot = self._free_slot()
         answer = self._actors[slot].run.remote(spec, folder)
-        lost_at = time.monotonic() + spec.timeout_seconds + _LATE_SECONDS
-        self._busy[slot] = _Busy(
-            spec=spec, folder=folder, slot=slot, answer=answer, lost_at=lost_at
+        begun = time.monotonic()
+        self._busy[answer] = _Busy(
+            spec=spec,
+            folder=folder,
+            slot=slot,
+            started_at=datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds"),
+            begun=begun,
+            lost_at=begun + spec.timeout_seconds + self._late_seconds,
         )
 
     def next_finished(self, timeout_seconds: float) -> TrialRecord | None:
@@ -107,137 +122,170 @@ class RayCluster:
         if not self._busy:
             time.sleep(timeout_seconds)
             return None
-        ready, _ = ray.wait([b.answer for b in self._busy.values()], timeout=timeout_seconds)
-        for busy in list(self._busy.values()):
-            if busy.answer in ready:
-                del self._busy[busy.slot]
-                return self._received(busy)
+        ready, _ = ray.wait(list(self._busy), timeout=timeout_seconds)
+        if ready:
+            return self._received(ready[0])
+        for answer, busy in list(self._busy.items()):
             if time.monotonic() > busy.lost_at:
-                del self._busy[busy.slot]
+                del self._busy[answer]
                 self._replace(busy.slot)
                 return _lost(busy, Status.TIMED_OUT, "its worker never answered")
         return None
 
     def close(self) -> None:
         """End running trials, the actors, and Ray itself unless it is somebody else's."""
-        self._closing.set()
-        if not self._turn.is_set():
-            return  # Ray has not been touched, and will not be
         self._started.wait(_START_SECONDS)
         import ray
 
         with contextlib.suppress(Exception):
-            ending = [a.close.remote() for a in self._actors.values() if a is not None]
-            busy = {b.slot for b in self._busy.values()}
+            busy = {b.slot for b in self._busy.values()} | set(self._starting.values())
+            ending = [a.close.remote() for n, a in self._actors.items() if n not in busy]
             for slot in busy:
                 ray.kill(self._actors[slot])
-            idle = [e for e, slot in zip(ending, self._actors, strict=True) if slot not in busy]
-            if idle:
-                ray.wait(idle, num_returns=len(idle), timeout=5)
+            if ending:
+                ray.wait(ending, num_returns=len(ending), timeout=5)
+            for actor in self._actors.values():
+                ray.kill(actor)
         with contextlib.suppress(Exception):
             ray.shutdown()
-        self._closed.set()
+        self._closing.set()
         self._thread.join(5)
 
-    def _received(self, busy: _Busy) -> TrialRecord:
+    def _received(self, answer: Any) -> TrialRecord:
         import ray
 
+        busy = self._busy.pop(answer)
         try:
-            record = ray.get(busy.answer)
+            record = ray.get(answer)
         except ray.exceptions.RayError as error:
             self._replace(busy.slot)
-            return _lost(busy, Status.CRASHED, f"its worker died: {type(error).__name__}")
+            return _lost(busy, *_why_lost(error))
         assert isinstance(record, TrialRecord)
         return record
+
+    def _ready(self, timeout_seconds: float) -> set[int]:
+        """Slots whose actor is up; those that died at the start are replaced."""
+        import ray
+
+        if self._starting:
+            up, _ = ray.wait(list(self._starting), timeout=timeout_seconds)
+            for promise in up:
+                slot = self._starting.pop(promise)
+                try:
+                    ray.get(promise)
+                except ray.exceptions.RayError as error:
+                    self._failed_starts.append(_first_line(error))
+                    if len(self._failed_starts) < _MOST_FAILED_STARTS:
+                        self._replace(slot)
+                    else:
+                        del self._actors[slot]
+        return set(self._actors) - set(self._starting.values())
+
+    def _free_slot(self) -> int:
+        taken = {b.slot for b in self._busy.values()}
+        limit = time.monotonic() + _START_SECONDS
+        while not (free := self._ready(0.1) - taken):
+            if not self._actors:
+                raise NoResources(f"no slot could start: {self._failed_starts[-1]}")
+            if time.monotonic() > limit:
+                raise NoResources(f"no slot was free within {_START_SECONDS:g} s; {self._have()}")
+        return min(free)
 
     def _replace(self, slot: int) -> None:
         import ray
 
-        actor = self._actors.pop(slot, None)
         with contextlib.suppress(Exception):
-            ray.kill(actor)
+            ray.kill(self._actors[slot])
+        self._add(slot)
 
     def _wait_for_start(self) -> None:
-        self._turn.wait(_QUEUE_SECONDS)
         if not self._started.wait(_START_SECONDS):
             raise NoResources(f"Ray did not start within {_START_SECONDS:g} s")
         if self._trouble is not None:
             if isinstance(self._trouble, NoResources):
                 raise self._trouble
-            raise NoResources(f"Ray could not start: {self._trouble}")
+            raise NoResources(f"Ray could not start: {_first_line(self._trouble)}")
 
     def _start(self) -> None:
         try:
-            with _one_at_a_time():
-                self._turn.set()
-                if not self._closing.is_set():
-                    _start_ray(self._address, self._workers, self._gpus)
-                    self._check_resources()
+            end_orphans()
+            _start_ray(self._address, self._workers, self._gpus_here if self._gpus else 0)
+            for slot in range(min(self._workers, self._room())):
+                self._add(slot)
         except BaseException as error:
             self._trouble = error
-        self._turn.set()
         self._started.set()
         # Ray's own processes end with the thread that started them: it must outlive the study.
-        self._closed.wait()
+        self._closing.wait()
 
-    def _check_resources(self) -> None:
-        import ray
+    def _room(self) -> int:
+        """How many trials the cluster holds at a time; raises NoResources when that is none."""
+        per_node = [self._room_on(node["Resources"]) for node in _nodes()]
+        if not sum(per_node):
+            asked = [f"{n} {what}" for n, what in ((self._gpus, "GPU"), (self._cpus, "CPU")) if n]
+            raise NoResources(f"a trial needs {' and '.join(asked)} on one node; {self._have()}")
+        return sum(per_node)
 
-        have: dict[str, float] = ray.cluster_resources()  # type: ignore[no-untyped-call]
-        for name, per_trial in (("GPU", self._gpus), ("CPU", 1)):
-            if per_trial and have.get(name, 0) < per_trial:
-                nodes = ", ".join(
-                    f"{n['NodeManagerHostname']}: {n['Resources'].get(name, 0):g}"
-                    for n in ray.nodes()  # type: ignore[no-untyped-call]
-                    if n["Alive"]
-                )
-                raise NoResources(f"a trial needs {per_trial} {name}; there are {nodes or 'none'}")
+    def _room_on(self, resources: Mapping[str, float]) -> int:
+        cpus = resources.get("CPU", 0) if self._address else (os.cpu_count() or 1)
+        rooms = [self._workers]
+        if self._gpus:
+            rooms.append(int(resources.get("GPU", 0) // self._gpus))
+        if self._cpus:
+            rooms.append(int(cpus // self._cpus))
+        return min(rooms)
 
-    def _actor(self, slot: int) -> Any:
+    def _have(self) -> str:
+        """What every node offers, for people."""
+        nodes = [
+            f"{n['NodeManagerHostname']} has {n['Resources'].get('GPU', 0):g} GPU and "
+            f"{(n['Resources'].get('CPU', 0) if self._address else os.cpu_count() or 1):g} CPU"
+            for n in _nodes()
+        ]
+        return ", ".join(nodes) or "no node is alive"
+
+    def _add(self, slot: int) -> None:
         import ray
 
         # Resolved by name in the worker, which therefore needs autotune on its path.
-        remote = ray.remote(_Worker)
-        share = 1 if self._gpus else 0.01
-        return remote.options(
-            num_cpus=share,
+        variables = {"PYTHONPATH": child_environ({})["PYTHONPATH"]}
+        remote: Any = ray.remote(_Worker)
+        actor = remote.options(
+            num_cpus=self._cpus if self._address and self._cpus else _SHARE,
             num_gpus=self._gpus,
             max_restarts=0,
-            runtime_env={"env_vars": _forwarded(remote_cluster=self._address is not None)},
-        ).remote(slot, self._runner)
+            runtime_env={"env_vars": variables},
+        ).remote(self._runner, self._environ, Path.cwd(), _forwarded(self._address))
+        self._actors[slot] = actor
+        self._starting[actor.wait_until_ready.remote()] = slot
 
 
 class _Worker:
     """What runs in a slot's process; imports stay in the methods, so that it starts fast."""
 
-    def __init__(self, number: int, runner: str) -> None:
+    def __init__(
+        self, runner: str, environ: dict[str, str], cwd: Path, forwarded: dict[str, str | None]
+    ) -> None:
+        for name, value in forwarded.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
         from autotune.slot import Slot
 
-        self._slot = Slot(number, runner)
+        self._slot = Slot(runner, environ, cwd)
+
+    def wait_until_ready(self) -> None:
+        """Return when a trial could be forked."""
+        self._slot.wait_until_ready()
 
     def run(self, spec: TrialSpec, folder: Path) -> TrialRecord:
         """One trial."""
         return self._slot.run(spec, folder)
 
     def close(self) -> None:
-        """End the zygote."""
+        """End the zygotes."""
         self._slot.close()
-
-
-@contextmanager
-def _one_at_a_time() -> Iterator[None]:
-    """One Ray of ours starts at a time on a host: sixteen at once on two cores all time out."""
-    path = Path(tempfile.gettempdir()) / f"autotune-ray-{os.getuid()}.lock"
-    try:
-        lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    except OSError:  # nowhere to write: then without
-        yield
-        return
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(lock)
 
 
 def _start_ray(address: str | None, workers: int, gpus: int) -> None:
@@ -260,7 +308,7 @@ def _start_ray(address: str | None, workers: int, gpus: int) -> None:
     # Cores are not what limits trials here: a slot is a promise, and trials choose their threads.
     ray.init(
         num_cpus=max(1, workers),
-        **({"num_gpus": None} if gpus else {"num_gpus": 0}),
+        num_gpus=gpus,
         include_dashboard=False,
         _node_ip_address="127.0.0.1",
         object_store_memory=80 << 20,
@@ -268,24 +316,45 @@ def _start_ray(address: str | None, workers: int, gpus: int) -> None:
     )
 
 
-def _forwarded(*, remote_cluster: bool) -> dict[str, str]:
-    """What workers get of the driver's environment: all of it on this host (they are its
-    children), by the allow-list FORWARDED elsewhere; and the way to import autotune."""
-    found = {"PYTHONPATH": child_environ({})["PYTHONPATH"]}
-    if remote_cluster:
-        found |= {k: v for k, v in os.environ.items() if k.startswith(FORWARDED)}
-        found.pop("CUDA_VISIBLE_DEVICES", None)  # Ray's to set on the worker's host
+def _nodes() -> list[dict[str, Any]]:
+    import ray
+
+    return [n for n in ray.nodes() if n["Alive"]]  # type: ignore[no-untyped-call]
+
+
+def _forwarded(address: str | None) -> dict[str, str | None]:
+    """What a worker's environment must have, and (None) what Ray put there of its own accord.
+
+    On this host it inherits the driver's; elsewhere it gets what is on the allow-list.
+    """
+    found: dict[str, str | None] = dict(environment.forwarded()) if address else {}
+    if "OMP_NUM_THREADS" not in os.environ:
+        found["OMP_NUM_THREADS"] = None  # else one core, whatever the host has
     return found
+
+
+def _why_lost(error: Exception) -> tuple[Status, str]:
+    """What a worker's death says: nothing about the trial, unless memory ran out."""
+    import ray
+
+    if isinstance(error, ray.exceptions.OutOfMemoryError):
+        return Status.HOST_OUT_OF_MEMORY, "Ray ended its worker: the host was out of memory"
+    return Status.ABANDONED, f"its worker died: {type(error).__name__}: {_first_line(error)}"
+
+
+def _first_line(error: BaseException) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[0][:300] if lines else type(error).__name__
 
 
 def _lost(busy: _Busy, status: Status, reason: str) -> TrialRecord:
     return TrialRecord(
-        spec=dataclasses.replace(busy.spec, environ=environment.mask(busy.spec.environ)),
+        spec=launch.shown(busy.spec),
         status=status,
         measurement=None,
         failure=Failure(reason=reason, hint="the slot was replaced"),
-        wall_seconds=busy.spec.timeout_seconds if status is Status.TIMED_OUT else 0.0,
-        started_at=datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds"),
+        wall_seconds=time.monotonic() - busy.begun,
+        started_at=busy.started_at,
         host=socket.gethostname(),
         folder=str(busy.folder),
     )

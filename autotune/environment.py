@@ -2,20 +2,36 @@
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
-from autotune import host_files
 from autotune.rooms import child_environ
 from autotune.trial import AppliedKnob, TrialSpec
 
+HIDDEN = "***"
+# Variables of the driver, by their beginning, that reach workers on a cluster of somebody else's,
+# and that are kept with each trial. Trials on this host inherit everything.
+FORWARDED = (
+    "AUTOTUNE_", "CUDA_", "GLOO_", "GOMP_", "HF_", "KMP_", "LD_PRELOAD", "MALLOC_", "MKL_", "NCCL_",
+    "OMP_", "PYTORCH_", "TOKENIZERS_", "TORCH", "TRANSFORMERS_", "TRITON_", "UCX_", "VLLM_",
+)  # fmt: skip
 _COMPOSITE = re.compile(r"^(\w+)\[([\w.]+)\]$")
-_SECRET = re.compile(
-    r"TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIAL|API_?KEY|ACCESS_?KEY|_KEY$|^KEY$", re.I
+_SECRET_NAME = re.compile(
+    r"TOKEN(?!IZER|S(?:_|$))|SECRET|PASSWORD|PASSWD|PASSPHRASE|CREDENTIAL|API_?KEY|ACCESS_?KEY"
+    r"|PRIVATE_?KEY|_KEY$|^KEY$|_PAT$|_DSN$|COOKIE|BEARER|(^|_)AUTH($|_)",
+    re.I,
 )
+_SECRET_VALUE = re.compile(
+    r"(?P<user>://[^/\s:@]*:)[^/\s@]+(?=@)"  # https://user:password@host
+    r"|\b(?:hf|ghp|gho|ghs|github_pat|glpat|xox[abp])[_-][A-Za-z0-9_-]{10,}"
+    r"|\bsk-[A-Za-z0-9_-]{16,}|\bAKIA[A-Z0-9]{16}\b"
+)
+_SHORTEST_SECRET = 6  # a shorter one would be found all over a log
 # A fork with torch imported and no CUDA context still takes these (read back on an H200); every
-# other variable that a knob sets gets a fresh interpreter.
-_FORK_TAKES = ("TORCHINDUCTOR_", "PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
+# other variable that a knob sets needs an interpreter that was started with it. TORCHINDUCTOR_*
+# too, since the compiler's settings are read when it is imported, which happens before the fork.
+_FORK_TAKES = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
 _FORK_REFUSES = ("backend:cudaMallocAsync",)
 # Held off on every host: misuse of NVLink multicast can take a host's GPUs out of service.
 _SAFETY = {
@@ -30,10 +46,8 @@ def knob_variables(applied: tuple[AppliedKnob, ...]) -> tuple[dict[str, str], li
     """Variables that knobs set, and those that they want absent.
 
     Several knobs may share one variable as ``NAME[key]``; they become ``key:value,key:value``.
-    Words that stand for files or cores of this host are looked up here, where the trial runs.
     """
     plain: dict[str, str] = {}
-    preloads: list[str] = []
     composite: dict[str, list[str]] = {}
     absent: list[str] = []
     for knob in applied:
@@ -45,17 +59,11 @@ def knob_variables(applied: tuple[AppliedKnob, ...]) -> tuple[dict[str, str], li
             absent.append(target)
         elif knob.is_default or knob.value == "unset":
             continue
-        elif target == "LD_PRELOAD":
-            preloads.append(host_files.library(str(knob.value)) or str(knob.value))
-        elif target == "GOMP_CPU_AFFINITY":
-            plain[target] = host_files.cores(str(knob.value))
         elif match is None:
             plain[target] = text_of(knob.value)
         else:
             composite.setdefault(match[1], []).append(f"{match[2]}:{text_of(knob.value)}")
     plain |= {name: ",".join(parts) for name, parts in composite.items()}
-    if preloads:
-        plain["LD_PRELOAD"] = ":".join(preloads)
     return plain, [name for name in absent if name not in plain]
 
 
@@ -64,28 +72,64 @@ def text_of(value: object) -> str:
     return str(value) if not isinstance(value, bool) else ("True" if value else "False")
 
 
+def of_interpreter(own: Mapping[str, str], applied: tuple[AppliedKnob, ...] = ()) -> dict[str, str]:
+    """What an interpreter starts with from which such trials can be forked: the study's ``own``
+    variables, and those of knobs that act at the start."""
+    variables, absent = knob_variables(applied)
+    at_start = {n: text for n, text in variables.items() if not n.startswith(_FORK_TAKES)}
+    return _environ(own, at_start, absent)
+
+
 def of_trial(spec: TrialSpec, extra: Mapping[str, str]) -> dict[str, str]:
     """The whole environment of a trial's process."""
     variables, absent = knob_variables(spec.applied)
-    environ = child_environ({**_SAFETY, **spec.environ, **variables, **extra})
+    return {**_environ(spec.environ, variables, absent), **extra}
+
+
+def _environ(
+    own: Mapping[str, str], variables: Mapping[str, str], absent: Sequence[str]
+) -> dict[str, str]:
+    known = {n: text for n, text in own.items() if text != HIDDEN}  # a masked one: as in ours
+    environ = child_environ({**_SAFETY, **known, **variables})
     for name in absent:
-        if name not in spec.environ:
+        if name not in own:
             environ.pop(name, None)
     return environ
 
 
 def needs_fresh_interpreter(spec: TrialSpec) -> bool:
-    """Whether something set here acts only when an interpreter starts."""
-    if spec.fidelity.fresh_process:
-        return True
-    variables, _ = knob_variables(spec.applied)
-    return any(
-        not name.startswith(_FORK_TAKES) or any(word in value for word in _FORK_REFUSES)
-        for name, value in {**variables, **spec.environ}.items()
-        if name in variables or name.startswith(("OMP_", "MKL_", "LD_", "CUDA_", "MALLOC_"))
-    )
+    """Whether no fork will do: asked for, or set where even a matching zygote was seen to fail."""
+    values = knob_variables(spec.applied)[0].values()
+    return spec.fidelity.fresh_process or any(w in v for v in values for w in _FORK_REFUSES)
+
+
+def kept(environ: Mapping[str, str], spec: TrialSpec) -> dict[str, str]:
+    """What is written down of a trial's environment: its own variables and those that libraries
+    read, secrets unreadable."""
+    own = {*spec.environ, *knob_variables(spec.applied)[0]}
+    return mask({n: environ[n] for n in sorted(environ) if n in own or n.startswith(FORWARDED)})
 
 
 def mask(environ: Mapping[str, str]) -> dict[str, str]:
     """The variables with secrets unreadable, as records and reports may show them."""
-    return {name: "***" if _SECRET.search(name) else value for name, value in environ.items()}
+    return {
+        name: HIDDEN if _SECRET_NAME.search(name) else hide(value)
+        for name, value in environ.items()
+    }
+
+
+def hide(text: str, environ: Mapping[str, str] | None = None) -> str:
+    """A text without what looks like a secret, and without the secrets of an environment."""
+    for name, value in (environ or {}).items():
+        if len(value) >= _SHORTEST_SECRET and value in text and _SECRET_NAME.search(name):
+            text = text.replace(value, HIDDEN)
+    return _SECRET_VALUE.sub(lambda m: (m["user"] or "") + HIDDEN, text)
+
+
+def forwarded() -> dict[str, str]:
+    """Variables of this process that reach workers elsewhere; devices are theirs to name."""
+    return {
+        name: value
+        for name, value in os.environ.items()
+        if name.startswith(FORWARDED) and name not in ("CUDA_VISIBLE_DEVICES", "AUTOTUNE_SLOT")
+    }

@@ -6,17 +6,17 @@ import contextlib
 import dataclasses
 import datetime
 import json
-import math
 import os
 import socket
-import subprocess
-import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
-from autotune import environment, failure, process_tree
+from autotune import answer, environment, failure
+from autotune.compile_cache import CompileCache
+from autotune.process_tree import MARK, Tree, mark_of
 from autotune.trial import (
     BadRecord,
     Failure,
@@ -24,15 +24,16 @@ from autotune.trial import (
     Status,
     TrialRecord,
     TrialSpec,
-    measurement_from_json,
     to_json,
 )
 from autotune.zygote import Zygote, ZygoteDied
 
 _POLL_SECONDS = 0.2
-_LARGEST_LOG_BYTES = 256 << 20
-_LARGEST_ANSWER_BYTES = 64 << 20
-_live: dict[int, str] = {}  # root process -> mark, of trials that run now
+_LARGEST_LOG_BYTES = 64 << 20
+_KEPT_LOG_BYTES = 4 << 20
+_MOST_PROCESSES = 2000  # of one trial
+_FAREWELL_SECONDS = 20.0  # from the answer to the end of the process
+_live: dict[int, Tree] = {}  # root process -> tree, of trials that run now
 
 
 class Cluster(Protocol):
@@ -55,11 +56,19 @@ class Cluster(Protocol):
 class Watch(Protocol):
     """Telemetry around one trial, seen from outside."""
 
-    def start(self, pid: int) -> None:
+    def start(self, tree: Tree) -> None:
         """Begin to sample."""
 
     def finish(self, measurement: Measurement | None) -> Measurement | None:
         """Stop; the measurement with what was seen."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class _End:
+    """How a process ended: its exit code, or why it had to be ended."""
+
+    code: int | None
+    why: str = ""  # deadline, or a sentence
 
 
 def run(
@@ -68,18 +77,30 @@ def run(
     *,
     zygote: Zygote | None = None,
     watch: Watch | None = None,
+    cache: CompileCache | None = None,
+    cwd: Path | None = None,
 ) -> TrialRecord:
-    """Run a trial to its end, whatever that is; always a record, never an exception of its own."""
+    """Run a trial to its end, whatever that is; always a record, never an exception of its own.
+
+    Without a ``zygote`` it gets one for itself, which then only guards a fresh interpreter.
+    """
     begun = time.monotonic()
     started_at = datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds")
+    folder = folder.absolute()
     try:
         _prepare(spec, folder)
-        status, measurement, failed = _ended(spec, folder, zygote, watch)
+        with _cache(cache, folder) as caches, _guardian(zygote) as guardian:
+            fresh = zygote is None or environment.needs_fresh_interpreter(spec)
+            environ = environment.of_trial(spec, caches.variables())
+            trial = _Trial(spec, folder, guardian, environ)
+            found = trial.outcome(watch, cwd=cwd or Path.cwd(), fresh=fresh, warm=caches.is_warm())
+    except ZygoteDied as error:
+        found = _crashed(f"the process that trials are forked from died: {error}")
     except OSError as error:
-        status, measurement = Status.CRASHED, None
-        failed = Failure(reason=f"could not be started: {error}", hint="see `autotune doctor`")
+        found = _crashed(f"could not be started: {error}", "see `autotune doctor`")
+    status, measurement, failed = found
     return TrialRecord(
-        spec=dataclasses.replace(spec, environ=environment.mask(spec.environ)),
+        spec=shown(spec),
         status=status,
         measurement=measurement,
         failure=failed,
@@ -90,181 +111,166 @@ def run(
     )
 
 
+def shown(spec: TrialSpec) -> TrialSpec:
+    """The spec without secrets, as files and records hold it."""
+    return dataclasses.replace(spec, environ=environment.mask(spec.environ))
+
+
+def _crashed(
+    reason: str, hint: str = "", detail: str = ""
+) -> tuple[Status, Measurement | None, Failure | None]:
+    return Status.CRASHED, None, Failure(reason=reason, hint=hint, detail=detail)
+
+
 def _prepare(spec: TrialSpec, folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
-    for left_over in ("measurement.json", "log.txt"):
+    for left_over in (answer.NAME, f"{answer.NAME}.tmp", "log.txt"):
         (folder / left_over).unlink(missing_ok=True)
-    shown = dataclasses.replace(spec, environ=environment.mask(spec.environ))
-    (folder / "spec.json").write_text(json.dumps(to_json(shown), allow_nan=False))
+    (folder / "log.txt").touch()
+    (folder / "spec.json").write_text(json.dumps(to_json(shown(spec)), allow_nan=False))
 
 
-def _ended(
-    spec: TrialSpec, folder: Path, zygote: Zygote | None, watch: Watch | None
-) -> tuple[Status, Measurement | None, Failure | None]:
-    mark = f"{spec.study}:{spec.number}:{os.getpid()}:{time.monotonic_ns()}"
-    environ = environment.of_trial(spec, {process_tree.MARK: mark, **_caches(folder)})
-    forked = zygote is not None and not environment.needs_fresh_interpreter(spec)
-    child = _Forked(zygote, folder, environ) if forked and zygote else _Fresh(folder, environ)
-    _live[child.pid] = mark
-    if watch is not None:
-        watch.start(child.pid)
+@contextmanager
+def _cache(given: CompileCache | None, folder: Path) -> Iterator[CompileCache]:
+    cache = given or CompileCache(folder.parent / "cache")
     try:
-        code, why = _wait(child, spec.timeout_seconds, folder / "log.txt")
+        yield cache
     finally:
-        stuck = process_tree.end(child.pid, mark, gently=True)
-        child.reap()
-        _live.pop(child.pid, None)
-    status, measurement, failed = _judge(code, why, spec, folder)
-    if watch is not None:
-        measurement = watch.finish(measurement)
-    if stuck and measurement is not None:
-        text = f"processes {sorted(stuck)} of the trial could not be ended"
-        measurement = dataclasses.replace(measurement, notices=(*measurement.notices, text))
-    return status, measurement, failed
+        if given is None:
+            cache.close()
 
 
-def _caches(folder: Path) -> dict[str, str]:
-    """Compile caches live with the study, one set per slot, so that they are warm, writable and
-    never shared by two writers."""
-    home = folder.parent / "cache" / os.environ.get("AUTOTUNE_SLOT", "0")
-    found = {
-        "TORCHINDUCTOR_CACHE_DIR": str(home / "inductor"),
-        "TRITON_CACHE_DIR": str(home / "triton"),
-    }
-    if not os.access(os.path.expanduser("~"), os.W_OK):
-        home.mkdir(parents=True, exist_ok=True)
-        found |= {"HOME": str(home), "USER": "autotune"}
-    return {
-        name: value for name, value in found.items() if name not in os.environ or name == "HOME"
-    }
+@contextmanager
+def _guardian(given: Zygote | None) -> Iterator[Zygote]:
+    guardian = given or Zygote(())
+    try:
+        yield guardian
+    finally:
+        if given is None:
+            guardian.close()
 
 
-class _Fresh:
-    """A trial in a new interpreter."""
+class _Trial:
+    """A trial on its way: its process, its files, its deadline."""
 
-    def __init__(self, folder: Path, environ: Mapping[str, str]) -> None:
-        with (folder / "log.txt").open("ab") as log:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "trials", str(folder)],
-                env=dict(environ),
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-            )
-        self.pid = self._process.pid
+    def __init__(
+        self, spec: TrialSpec, folder: Path, guardian: Zygote, environ: Mapping[str, str]
+    ) -> None:
+        self._spec, self._folder, self._guardian = spec, folder, guardian
+        self._mark = mark_of(spec.study, spec.number)
+        self._environ = {**environ, MARK: self._mark}
+        self._log = folder / "log.txt"
 
-    def poll(self, seconds: float) -> int | None:
-        """The exit code, once there is one."""
+    def outcome(
+        self, watch: Watch | None, *, cwd: Path, fresh: bool, warm: bool
+    ) -> tuple[Status, Measurement | None, Failure | None]:
+        """Run it; how it ended. Raises ZygoteDied when it could not be started."""
+        kept = environment.kept(self._environ, self._spec)
+        (self._folder / "environ.json").write_text(json.dumps(kept, indent=1))
+        pid = self._guardian.fork(self._folder, self._environ, cwd=cwd, fresh=fresh)
+        tree = Tree(root=pid, keeper=self._guardian.pid, mark=self._mark)
+        _live[pid] = tree
         try:
-            return self._process.wait(seconds)
-        except subprocess.TimeoutExpired:
-            return None
+            if watch is not None:
+                watch.start(tree)
+            end = self._wait(pid, tree)
+        finally:
+            stuck = tree.end()
+            _live.pop(pid, None)
+        status, measurement, failed = self._judged(end)
+        if watch is not None:
+            measurement = watch.finish(measurement)
+        _shorten(self._log)
+        if measurement is not None:
+            measurement = _noted(measurement, end, stuck, warm)
+        return status, measurement, failed and self._without_secrets(failed)
 
-    def reap(self) -> None:
-        """Take the exit code, so that no zombie stays."""
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(5)
+    def _wait(self, pid: int, tree: Tree) -> _End:
+        limit = time.monotonic() + self._spec.timeout_seconds
+        count_at = time.monotonic() + 1
+        answered = False
+        while (left := limit - time.monotonic()) > 0:
+            try:
+                code = self._guardian.wait(pid, min(left, _POLL_SECONDS))
+            except ZygoteDied as error:
+                return _End(code=None, why=f"the process that trials are forked from {error}")
+            if code is not None:
+                return _End(code=code)
+            if not answered and (self._folder / answer.NAME).exists():
+                answered, limit = True, min(limit, time.monotonic() + _FAREWELL_SECONDS)
+            if (why := self._excess(tree, count_at)) is not None:
+                return _End(code=None, why=why)
+            if time.monotonic() > count_at:
+                count_at = time.monotonic() + 1
+        return _End(code=None, why="ended by us" if answered else "deadline")
 
-
-class _Forked:
-    """A trial forked from a zygote."""
-
-    def __init__(self, zygote: Zygote, folder: Path, environ: Mapping[str, str]) -> None:
-        self._zygote = zygote
-        self.pid = zygote.fork(folder, environ)
-        self._code: int | None = None
-
-    def poll(self, seconds: float) -> int | None:
-        """The exit code, once there is one."""
-        if self._code is None:
-            self._code = self._zygote.wait(self.pid, seconds)
-        return self._code
-
-    def reap(self) -> None:
-        """The zygote reaps its children; take its word, so that none is left unread."""
-        with contextlib.suppress(ZygoteDied):
-            self.poll(5)
-
-
-def _wait(child: _Fresh | _Forked, timeout: float, log: Path) -> tuple[int | None, str]:
-    """The exit code, or None and why the trial must be ended."""
-    limit = time.monotonic() + timeout
-    while (left := limit - time.monotonic()) > 0:
-        try:
-            code = child.poll(min(left, _POLL_SECONDS))
-        except ZygoteDied:
-            return None, "the process that trials are forked from died"
-        if code is not None:
-            return code, ""
+    def _excess(self, tree: Tree, count_at: float) -> str | None:
+        """Why a trial that takes too much of the host must be ended, or None."""
         with contextlib.suppress(OSError):
-            if log.stat().st_size > _LARGEST_LOG_BYTES:
-                return None, f"its log grew beyond {_LARGEST_LOG_BYTES >> 20} MiB"
-    return None, "deadline"
-
-
-def _judge(
-    code: int | None, why: str, spec: TrialSpec, folder: Path
-) -> tuple[Status, Measurement | None, Failure | None]:
-    log = folder / "log.txt"
-    if code is None:
-        if why == "deadline":
-            return _without(failure.timed_out(spec.timeout_seconds, log))
-        return Status.CRASHED, None, Failure(reason=why, detail=failure.tail(log))
-    try:
-        answer = _read(folder / "measurement.json")
-    except BadRecord as error:
-        hint = "metrics are plain numbers or null"
-        return Status.CRASHED, None, Failure(reason=str(error), hint=hint, detail=failure.tail(log))
-    if answer is None:
-        if code == 0:
-            reason = "ended without a measurement"
-            return Status.CRASHED, None, Failure(reason=reason, detail=failure.tail(log))
-        return _without(failure.of_exit(code, log))
-    status, measurement, failed = answer
-    if failed is not None:
-        status, failed = failure.completed(status, failed, log)
-    return status, measurement, failed
-
-
-def _without(
-    found: tuple[Status, Failure],
-) -> tuple[Status, Measurement | None, Failure | None]:
-    return found[0], None, found[1]
-
-
-def _read(path: Path) -> tuple[Status, Measurement | None, Failure | None] | None:
-    """The trial's answer; None when it gave none. Raises BadRecord for one that is not legal."""
-    try:
-        if path.stat().st_size > _LARGEST_ANSWER_BYTES:
-            raise BadRecord(f"measurement.json is larger than {_LARGEST_ANSWER_BYTES >> 20} MiB")
-        data = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
+            if self._log.stat().st_size > _LARGEST_LOG_BYTES:
+                return f"its log grew beyond {_LARGEST_LOG_BYTES >> 20} MiB"
+        crowded = time.monotonic() > count_at and len(os.listdir("/proc")) > _MOST_PROCESSES
+        if crowded and (count := len(tree.members())) > _MOST_PROCESSES:
+            return f"it had started {count} processes"
         return None
-    except (ValueError, RecursionError) as error:
-        raise BadRecord(f"measurement.json is not JSON: {error}") from None
-    try:
-        status = Status(data["status"])
-        measurement = data["measurement"] and measurement_from_json(data["measurement"])
-        failed = Failure(**data["failure"]) if data["failure"] else None
-    except (KeyError, TypeError, ValueError) as error:
-        raise BadRecord(f"measurement.json: {error}") from None
-    if measurement is not None:
-        _check_metrics(measurement)
-        if bad := [
-            n for n, v in measurement.metrics.items() if v is not None and not math.isfinite(v)
-        ]:
-            return Status.NON_FINITE, None, Failure(reason=f"{bad[0]} is not finite")
-    return status, measurement or None, failed
+
+    def _judged(self, end: _End) -> tuple[Status, Measurement | None, Failure | None]:
+        """What the trial itself says goes first, then its exit, then its log."""
+        try:
+            said = answer.read(self._folder)
+        except BadRecord as error:
+            hint = "metrics are plain numbers or null"
+            return _crashed(failure.plain(str(error)), hint, failure.tail(self._log))
+        if said is not None:
+            if said.failure is None:
+                return said.status, said.measurement, None
+            status, failed = failure.of_answer(said.status, said.failure, self._log, self._environ)
+            return status, said.measurement, failed
+        if end.why == "deadline":
+            status, failed = failure.timed_out(self._spec.timeout_seconds, self._log)
+            return status, None, failed
+        if end.code is None:
+            return _crashed(end.why, detail=failure.tail(self._log))
+        if end.code == 0:
+            return _crashed("ended without a measurement", detail=failure.tail(self._log))
+        status, failed = failure.of_exit(end.code, self._log, self._environ)
+        return status, None, failed
+
+    def _without_secrets(self, failed: Failure) -> Failure:
+        """Programs print what they were given; records and reports are shown to others."""
+        reason, hint, detail = (
+            environment.hide(text, self._environ)
+            for text in (failed.reason, failed.hint, failed.detail)
+        )
+        return dataclasses.replace(failed, reason=reason, hint=hint, detail=detail)
 
 
-def _check_metrics(measurement: Measurement) -> None:
-    for name, value in dict[str, Any](measurement.metrics).items():
-        if value is not None and (isinstance(value, bool) or not isinstance(value, int | float)):
-            raise BadRecord(f"metric {name} is a {type(value).__name__}, not a number")
+def _noted(measurement: Measurement, end: _End, stuck: set[int], warm: bool) -> Measurement:
+    """With what only an onlooker saw: an unclean end, and the state of the compile cache."""
+    notices = list(measurement.notices)
+    if end.code is None:
+        notices.append(f"had answered, but did not end by itself ({end.why})")
+    elif end.code < 0:
+        notices.append(f"had answered, then was ended by signal {-end.code}")
+    if stuck:
+        notices.append(f"processes {sorted(stuck)} of the trial could not be ended")
+    telemetry = {**measurement.telemetry, "compile_cache": "warm" if warm else "cold"}
+    return dataclasses.replace(measurement, notices=tuple(notices), telemetry=telemetry)
+
+
+def _shorten(log: Path) -> None:
+    """Keep the end of a huge log: that is where programs say why they failed."""
+    with contextlib.suppress(OSError):
+        size = log.stat().st_size
+        if size <= _KEPT_LOG_BYTES:
+            return
+        with log.open("rb") as file:
+            file.seek(size - _KEPT_LOG_BYTES)
+            end = file.read()
+        log.write_bytes(f"[the first {size - len(end)} bytes were dropped]\n".encode() + end)
 
 
 def kill_everything() -> None:
     """End every running trial of this process at once; for a user who will not wait."""
-    for root, mark in list(_live.items()):
-        process_tree.end(root, mark, gently=False)
+    for tree in list(_live.values()):
+        tree.end(gently=False)

@@ -5,25 +5,38 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import itertools
+import os
 import statistics
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
 from typing import Any
 
-from autotune.hardware import nvml, why_not
+from autotune.hardware import Hardware, nvml, why_not
+from autotune.process_tree import Tree
 from autotune.trial import Measurement
 
 _PERIOD_SECONDS = 0.2
-_BACK_BYTES = 300 << 20  # what may differ from the idle level
+_BACK_BYTES = 300 << 20  # what may differ from the level before a trial
+_IDLE_BYTES = 1 << 30  # what a driver keeps for itself, at most
 _OTHERS_BYTES = 64 << 20  # of another process, before the device counts as shared
+_POWER = ("average_power_watts", "energy_joules_per_token")
+_THROTTLING = {
+    0x4: "power cap",
+    0x8: "hardware slowdown",
+    0x20: "software thermal slowdown",
+    0x40: "hardware thermal slowdown",
+    0x80: "power brake",
+}  # idle and chosen clocks are no throttling
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
     """One look at the devices of a trial; sums over devices, None where it could not be asked."""
 
-    at: float  # epoch seconds
+    at: float  # epoch seconds, as the trial gives its window
     energy_joules: float | None
     power_watts: float | None
     sm_clock_mhz: float | None
@@ -33,51 +46,61 @@ class Sample:
     throttle: int | None
 
 
-class NvmlWatch:
-    """Samples the devices with these UUIDs in a thread while a trial runs."""
+def device_ids(hardware: Hardware) -> tuple[str, ...]:
+    """NVML's names of the devices that trials here see; a MIG slice goes by its own."""
+    shown = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
+    slices = tuple(word.strip() for word in shown if word.strip().startswith("MIG-"))
+    return (hardware.gpus and slices) or tuple(gpu.uuid for gpu in hardware.gpus)
 
-    def __init__(self, uuids: Sequence[str], own: Callable[[int], set[int]]) -> None:
-        self._uuids, self._own = tuple(uuids), own
+
+class NvmlWatch:
+    """Samples devices in a thread while a trial runs; one watch serves all trials of a slot."""
+
+    def __init__(self, devices: Sequence[str]) -> None:
+        self._devices = tuple(devices)
+        self._told: set[str] = set()  # notices, each once in a run
         self._samples: list[Sample] = []
         self._notices: dict[str, None] = {}
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
 
-    def start(self, pid: int) -> None:
+    def start(self, tree: Tree) -> None:
         """Begin to sample."""
         self._samples, self._notices = [], {}
         self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._loop, args=(pid,), daemon=True)
+        self._thread = threading.Thread(target=self._loop, args=(tree,), daemon=True)
         self._thread.start()
 
     def finish(self, measurement: Measurement | None) -> Measurement | None:
         """Stop; the measurement with power, energy and clocks of its timed window."""
         self._stop.set()
         if self._thread is not None:
-            self._thread.join(5)
+            self._thread.join(5)  # a driver that hangs must not hold up the study
         if measurement is None:
             return None
         metrics, seen = summarize(self._samples, measurement)
+        new = [text for text in self._notices if text not in self._told]
+        self._told.update(new)
         return dataclasses.replace(
             measurement,
             metrics={**measurement.metrics, **metrics},
             telemetry={**measurement.telemetry, "nvml": seen},
-            notices=(*measurement.notices, *self._notices),
+            notices=(*measurement.notices, *new),
         )
 
-    def _loop(self, pid: int) -> None:
+    def _loop(self, tree: Tree) -> None:
         try:
             with nvml() as lib:
-                handles = [lib.nvmlDeviceGetHandleByUUID(u) for u in self._uuids]
+                handles = [lib.nvmlDeviceGetHandleByUUID(d) for d in self._devices]
                 while True:
-                    self._samples.append(self._look(lib, handles, pid))
+                    self._samples.append(self._look(lib, handles, tree))
                     if self._stop.wait(_PERIOD_SECONDS):
-                        self._samples.append(self._look(lib, handles, pid))
+                        self._samples.append(self._look(lib, handles, tree))
                         return
         except Exception as error:
-            self._notices[f"telemetry lost: {why_not(error)}"] = None
+            self._notices[f"no telemetry: {why_not(error)}"] = None
 
-    def _look(self, lib: Any, handles: list[Any], pid: int) -> Sample:
+    def _look(self, lib: Any, handles: list[Any], tree: Tree) -> Sample:
         def ask(what: str, call: Callable[[Any], float]) -> float | None:
             try:
                 return sum(call(handle) for handle in handles)
@@ -85,65 +108,117 @@ class NvmlWatch:
                 self._notices[f"{what} is unknown: {why_not(error)}"] = None
                 return None
 
-        mine = self._own(pid)
+        def throttling(handle: Any) -> int:
+            name = "nvmlDeviceGetCurrentClocksEventReasons"  # older bindings say Throttle
+            call = getattr(lib, name, None) or lib.nvmlDeviceGetCurrentClocksThrottleReasons
+            return int(call(handle))
 
-        def owned(handle: Any) -> float:
-            running = lib.nvmlDeviceGetComputeRunningProcesses(handle)
-            return float(sum(p.usedGpuMemory or 0 for p in running if p.pid in mine))
-
+        count = max(1, len(handles))
+        clock = ask("clock", lambda h: lib.nvmlDeviceGetClockInfo(h, lib.NVML_CLOCK_SM))
+        busy = ask("utilisation", lambda h: lib.nvmlDeviceGetUtilizationRates(h).gpu)
+        reasons = ask("throttling", throttling)
         return Sample(
             at=time.time(),
             energy_joules=ask("energy", lambda h: lib.nvmlDeviceGetTotalEnergyConsumption(h) / 1e3),
             power_watts=ask("power", lambda h: lib.nvmlDeviceGetPowerUsage(h) / 1e3),
-            sm_clock_mhz=ask("clock", lambda h: lib.nvmlDeviceGetClockInfo(h, lib.NVML_CLOCK_SM)),
-            utilization=ask("utilisation", lambda h: lib.nvmlDeviceGetUtilizationRates(h).gpu),
+            sm_clock_mhz=clock and clock / count,
+            utilization=None if busy is None else busy / count,
             used_bytes=ask("memory", lambda h: lib.nvmlDeviceGetMemoryInfo(h).used),
-            own_bytes=ask("own memory", owned),
-            throttle=_whole(
-                ask("throttling", lib.nvmlDeviceGetCurrentClocksEventReasons)
-                if hasattr(lib, "nvmlDeviceGetCurrentClocksEventReasons")
-                else ask("throttling", lib.nvmlDeviceGetCurrentClocksThrottleReasons)
-            ),
+            own_bytes=self._own_bytes(lib, handles, tree),
+            throttle=None if reasons is None else int(reasons),
         )
 
-
-def _whole(value: float | None) -> int | None:
-    return None if value is None else int(value)
+    def _own_bytes(self, lib: Any, handles: list[Any], tree: Tree) -> float | None:
+        """Of the trial's own processes; None where the driver counts them in another namespace."""
+        with contextlib.suppress(Exception):
+            running = [p for h in handles for p in lib.nvmlDeviceGetComputeRunningProcesses(h)]
+            mine = tree.members() if running else set()
+            own = [p.usedGpuMemory for p in running if p.pid in mine]
+            if own and None not in own:
+                return float(sum(own))
+        return None
 
 
 def summarize(
     samples: Sequence[Sample], measurement: Measurement
 ) -> tuple[dict[str, float | None], dict[str, Any]]:
-    """Metrics and telemetry of the timed window that the trial names, in epoch seconds."""
-    window = measurement.telemetry.get("window")
-    tokens = measurement.telemetry.get("window_tokens")
-    start, end = (float(window[0]), float(window[1])) if window else (0.0, float("inf"))
+    """Metrics and telemetry of the timed window that the trial names, in epoch seconds.
+
+    What cannot be measured here keeps the trial's own figure, if it has one.
+    """
+    start, end = _window(measurement)
     inside = [s for s in samples if start <= s.at <= end] or list(samples)
     power = _median(s.power_watts for s in inside)
-    metrics: dict[str, float | None] = {"average_power_watts": power}
-    joules = _energy(samples, start, end) if window else None
-    if joules is None and power is not None and window:
+    joules = _energy(samples, start, end)
+    if joules is not None:
+        power = joules / (end - start)  # the counter misses nothing between two looks
+    elif power is not None and end < float("inf"):
         joules = power * (end - start)
-    metrics["energy_joules_per_token"] = joules / tokens if joules and tokens else None
+    tokens = _number(measurement.telemetry.get("window_tokens"))
+    found = (power, joules / tokens if joules is not None and tokens else None)
+    metrics = {
+        name: measurement.metrics.get(name) if value is None else value
+        for name, value in zip(_POWER, found, strict=True)
+    }
     others = [
         s.used_bytes - s.own_bytes
         for s in inside
-        if s.used_bytes is not None and s.own_bytes  # drivers in containers report no owners
+        if s.used_bytes is not None and s.own_bytes is not None
     ]
+    own = max((s.own_bytes for s in inside if s.own_bytes is not None), default=None)
     return metrics, {
         "samples": len(samples),
         "joules": joules,
         "sm_clock_mhz": _median(s.sm_clock_mhz for s in inside),
         "utilization_percent": _median(s.utilization for s in inside),
         "used_bytes": max((s.used_bytes for s in inside if s.used_bytes is not None), default=None),
-        "own_bytes": max((s.own_bytes for s in inside if s.own_bytes is not None), default=None),
+        "own_bytes": own,
         "others_bytes": max(others, default=None),
-        "shared": max(others, default=0.0) > _OTHERS_BYTES + (1 << 30),
-        "throttle_reasons": sorted({s.throttle for s in inside if s.throttle}),
+        "memory_source": "framework counters" if own is None else "NVML and framework counters",
+        "throttled_by": sorted(
+            {text for s in inside for bit, text in _THROTTLING.items() if (s.throttle or 0) & bit}
+        ),
     }
 
 
-def _median(values: Any) -> float | None:
+def with_others(measurement: Measurement, before: float | None, after: float | None) -> Measurement:
+    """With what other processes held, and a notice when that was more than nothing.
+
+    ``before`` and ``after`` are bytes in use without the trial: all there is to go by where the
+    driver does not say which process holds what.
+    """
+    seen = measurement.telemetry.get("nvml")
+    if not isinstance(seen, dict):
+        return measurement
+    idle = max((v for v in (before, after) if v is not None), default=None)
+    others = max((v for v in (seen["others_bytes"], idle) if v is not None), default=None)
+    shared = others is not None and others > _IDLE_BYTES + _OTHERS_BYTES
+    notices = measurement.notices
+    if shared and others is not None:
+        text = f"the GPU was shared: others held {others / 2**30:.1f} GiB while this trial ran"
+        notices = (*notices, text)
+    nvml_ = {**seen, "others_bytes": others, "shared": shared}
+    telemetry = {**measurement.telemetry, "nvml": nvml_}
+    return dataclasses.replace(measurement, telemetry=telemetry, notices=notices)
+
+
+def _window(measurement: Measurement) -> tuple[float, float]:
+    """As the trial gives it, else everything."""
+    window = measurement.telemetry.get("window")
+    if isinstance(window, list | tuple) and len(window) == 2:
+        start, end = _number(window[0]), _number(window[1])
+        if start is not None and end is not None and start < end:
+            return start, end
+    return 0.0, float("inf")
+
+
+def _number(value: Any) -> float | None:
+    """A trial may write anything."""
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return float(value) if is_number else None
+
+
+def _median(values: Iterable[float | None]) -> float | None:
     known = [v for v in values if v is not None]
     return float(statistics.median(known)) if known else None
 
@@ -152,42 +227,49 @@ def _energy(samples: Sequence[Sample], start: float, end: float) -> float | None
     """Joules between two moments, from the counter, interpolated between looks."""
     known = [(s.at, s.energy_joules) for s in samples if s.energy_joules is not None]
     if len(known) < 2 or end > known[-1][0] + 1 or start < known[0][0] - 1:
-        return None
+        return None  # also where the trial names no window
     return _at(known, end) - _at(known, start)
 
 
 def _at(known: Sequence[tuple[float, float]], moment: float) -> float:
     if moment <= known[0][0]:
         return known[0][1]
-    for (t0, e0), (t1, e1) in zip(known, known[1:], strict=False):
+    for (t0, e0), (t1, e1) in itertools.pairwise(known):
         if moment <= t1:
             return e0 + (e1 - e0) * (moment - t0) / max(1e-9, t1 - t0)
     return known[-1][1]
 
 
-def used_bytes(uuids: Sequence[str]) -> int | None:
+def used_bytes(devices: Sequence[str]) -> float | None:
     """Memory in use on these devices by anybody, or None when it cannot be asked."""
-    with contextlib.suppress(Exception), nvml() as lib:
-        handles = [lib.nvmlDeviceGetHandleByUUID(u) for u in uuids]
-        return int(sum(lib.nvmlDeviceGetMemoryInfo(h).used for h in handles))
+    if devices:
+        with contextlib.suppress(Exception), nvml() as lib:
+            handles = [lib.nvmlDeviceGetHandleByUUID(d) for d in devices]
+            return float(sum(lib.nvmlDeviceGetMemoryInfo(h).used for h in handles))
     return None
 
 
-def wait_until_free(uuids: Sequence[str], idle_bytes: int, seconds: float) -> str | None:
+def wait_until_free(devices: Sequence[str], level: float, seconds: float) -> str | None:
     """Wait for a trial's memory to be back; None when it is, else who holds it."""
     limit = time.monotonic() + seconds
-    while (used := used_bytes(uuids)) is not None and used > idle_bytes + _BACK_BYTES:
+    while (used := used_bytes(devices)) is not None and used > level + _BACK_BYTES:
         if time.monotonic() > limit:
-            return f"{(used - idle_bytes) / 2**30:.1f} GiB are not back: held by {_holders(uuids)}"
+            return f"{(used - level) / 2**30:.1f} GiB are not back: held by {_holders(devices)}"
         time.sleep(0.1)
     return None
 
 
-def _holders(uuids: Sequence[str]) -> str:
-    found: list[str] = []
+def _holders(devices: Sequence[str]) -> str:
+    found: dict[str, None] = {}
     with contextlib.suppress(Exception), nvml() as lib:
-        for uuid in uuids:
-            handle = lib.nvmlDeviceGetHandleByUUID(uuid)
+        for device in devices:
+            handle = lib.nvmlDeviceGetHandleByUUID(device)
             for process in lib.nvmlDeviceGetComputeRunningProcesses(handle):
-                found.append(f"process {process.pid}")
-    return ", ".join(found) or "an unknown process"
+                found[f"process {process.pid}{_name(process.pid)}"] = None
+    return ", ".join(found) or "a process that the driver does not name"
+
+
+def _name(pid: int) -> str:
+    with contextlib.suppress(OSError):
+        return f" ({Path(f'/proc/{pid}/comm').read_text().strip()})"
+    return ""

@@ -15,6 +15,8 @@ from pathlib import Path
 from autotune.rooms import child_environ
 
 _START_SECONDS = 120.0
+_FORK_SECONDS = 10.0
+_CLEAN_UP_SECONDS = 8.0  # a little more than it gives processes that are hard to end
 
 
 class ZygoteDied(RuntimeError):
@@ -22,12 +24,12 @@ class ZygoteDied(RuntimeError):
 
 
 class Zygote:
-    """Forks trials on request. One user at a time."""
+    """Forks trials on request, one at a time; what they leave behind becomes its child."""
 
-    def __init__(self, imports: Sequence[str]) -> None:
+    def __init__(self, imports: Sequence[str], environ: Mapping[str, str] | None = None) -> None:
         self._process = subprocess.Popen(
             [sys.executable, "-m", "trials.zygote", *imports],
-            env=child_environ({}),
+            env=dict(child_environ({}) if environ is None else environ),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             start_new_session=True,  # a Ctrl-C is the driver's to handle
@@ -46,23 +48,39 @@ class Zygote:
         """Whether the process is gone."""
         return self._process.poll() is not None
 
-    def fork(self, folder: Path, environ: Mapping[str, str]) -> int:
-        """Start a trial; its process id. Raises ZygoteDied."""
-        self._until_ready()
-        request = json.dumps({"folder": str(folder), "environ": dict(environ)}) + "\n"
+    def wait_until_ready(self) -> None:
+        """Until its imports are done; raises ZygoteDied."""
+        if self._ready:
+            return
+        if self._next(_START_SECONDS) is None:
+            raise ZygoteDied(f"not ready within {_START_SECONDS:g} s")
+        self._ready = True
+
+    def fork(
+        self, folder: Path, environ: Mapping[str, str], *, cwd: Path, fresh: bool = False
+    ) -> int:
+        """Start a trial, ``fresh`` with an interpreter of its own; its process id.
+
+        Raises ZygoteDied.
+        """
+        self.wait_until_ready()
+        self._exits.clear()
+        request = {
+            "folder": str(folder),
+            "environ": dict(environ),
+            "cwd": str(cwd),
+            "fresh": fresh,
+        }
         assert self._process.stdin is not None
         try:
-            self._process.stdin.write(request.encode())
+            self._process.stdin.write(json.dumps(request).encode() + b"\n")
             self._process.stdin.flush()
         except OSError as error:
             raise ZygoteDied(str(error)) from error
-        while True:
-            message = self._next(10.0)
-            if message is None:
-                raise ZygoteDied("no answer to a fork")
-            if "exit" not in message:
+        while (message := self._next(_FORK_SECONDS)) is not None:
+            if "exit" not in message:  # else an orphan of an earlier trial
                 return message["pid"]
-            self._exits[message["pid"]] = message["exit"]
+        raise ZygoteDied("no answer to a fork")
 
     def wait(self, pid: int, seconds: float) -> int | None:
         """The exit code of a trial (negative: its signal), or None when it still runs."""
@@ -76,21 +94,19 @@ class Zygote:
         return self._exits.pop(pid)
 
     def close(self) -> None:
-        """End the process; trials that it forked are ended by their launcher."""
+        """End it and everything below it."""
         with contextlib.suppress(OSError):
             if self._process.stdin is not None:
                 self._process.stdin.close()
-        self._process.kill()
-        self._process.wait()
+        if not self._ready:  # nothing is below it yet
+            self._process.kill()
+        try:
+            self._process.wait(_CLEAN_UP_SECONDS)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
         if self._process.stdout is not None:
             self._process.stdout.close()
-
-    def _until_ready(self) -> None:
-        if self._ready:
-            return
-        if self._next(_START_SECONDS) is None:
-            raise ZygoteDied(f"not ready within {_START_SECONDS:g} s")
-        self._ready = True
 
     def _next(self, seconds: float) -> dict[str, int] | None:
         """The next message, or None after the time-out."""
@@ -102,8 +118,14 @@ class Zygote:
                     return None
             data = os.read(self._output, 1 << 16)
             if not data:
-                raise ZygoteDied(f"exit code {self._process.poll()}")
+                raise ZygoteDied(self._last_words())
             self._pending += data
         line, _, self._pending = self._pending.partition(b"\n")
         message: dict[str, int] = json.loads(line)
         return message
+
+    def _last_words(self) -> str:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            code = self._process.wait(1)
+            return f"ended by signal {-code}" if code < 0 else f"exit code {code}"
+        return "closed its output"

@@ -19,7 +19,7 @@ tune: setup
 	$(BIN)/autotune tune $(MODEL) $(ARGS)
 
 test: setup
-	$(BIN)/python -m pytest $(ARGS)
+	$(BIN)/python -m pytest -n auto $(ARGS)
 
 check: setup
 	$(BIN)/ruff check . && $(BIN)/ruff format --check .

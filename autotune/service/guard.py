@@ -109,7 +109,9 @@ def _bounded(receive: Receive) -> Receive:
 
 
 def _wants_page(scope: Scope) -> bool:
-    return not str(scope["path"]).startswith("/api") and scope["method"] == "GET"
+    """Whether a browser asks: it is sent to the sign-in page, a program gets 401."""
+    accepted = next((v for k, v in scope["headers"] if k.lower() == b"accept"), b"")
+    return scope["method"] == "GET" and b"text/html" in accepted
 
 
 async def _answer(send: Send, status: int, reason: str, *, page: bool) -> None:

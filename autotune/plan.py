@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from autotune import argv_template, space_file
 from autotune import hardware as hw
 from autotune import request as rq
-from autotune import space_file
 from autotune.hardware import Hardware
 from autotune.request import Request
 from autotune.space import SearchSpace, SpaceError, nearest
@@ -46,6 +46,7 @@ def make(request: Request, command: Sequence[str]) -> Plan:
     model = space_file.load_model(request.model) if request.runner in ("torch", "vllm") else {}
     gpus = _gpus_per_trial(request, hardware)
     space, notices = _space(request, hardware, model, gpus)
+    _check_command(request, space)
     presets = space_file.load_presets(space, request.task) if model else []
     spec = StudySpec(
         name=rq.check_study_name(request.study or default_name(request)),
@@ -214,6 +215,7 @@ def _options(request: Request) -> dict[str, Any]:
         k: _number(v) for k, v in _pairs(request.options, "--option").items()
     }
     if request.command:
+        options["model"] = request.model
         try:
             options["argv"] = shlex.split(request.command)
         except ValueError as error:
@@ -221,6 +223,20 @@ def _options(request: Request) -> dict[str, Any]:
     if request.faults:
         options["faults"] = list(request.faults)
     return options
+
+
+def _check_command(request: Request, space: SearchSpace) -> None:
+    """Refuse a command line that no trial could run, or that leaves a knob out."""
+    if request.runner != "command":
+        return
+    facts = _pairs(request.workload, "--workload")
+    by_argument = [k.name for k in space.free() if "argument" in k.apply]
+    try:
+        argv_template.check(
+            _options(request)["argv"], [*(k.name for k in space.knobs), *facts], by_argument
+        )
+    except argv_template.BadTemplate as error:
+        raise StudyError(f"--command: {error}") from None
 
 
 def _pairs(texts: Sequence[str], flag: str) -> dict[str, str]:

@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 
 from autotune.trial import Failure, Measurement, Status, to_json
+from trials.plain_numbers import plain_or_text
 
 
 def write(
@@ -19,5 +20,5 @@ def write(
         "failure": to_json(failure),
     }
     temporary = folder / "measurement.json.tmp"
-    temporary.write_text(json.dumps(data, allow_nan=False))
+    temporary.write_text(json.dumps(data, allow_nan=False, default=plain_or_text))
     os.replace(temporary, folder / "measurement.json")

@@ -19,7 +19,7 @@ from autotune.trial import (
     TrialSpec,
     spec_from_json,
 )
-from trials import result
+from trials import plain_numbers, result
 from trials.errors import NonFinite, StoppedEarly, TrialError, Unsupported
 from trials.settings import Settings
 
@@ -63,11 +63,11 @@ def _measure(spec: TrialSpec, folder: Path) -> Measurement:
     module, _, name = target.partition(":")
     run: Runner = getattr(importlib.import_module(module), name)
     settings = Settings(spec)
-    measurement = run(spec, folder, settings)
+    measurement = plain_numbers.measured(run(spec, folder, settings))
     if unread := settings.unread():
         raise Unsupported(f"nothing read {', '.join(unread)}: it had no effect")
     for name_, value in measurement.metrics.items():
-        if isinstance(value, float) and not math.isfinite(value):
+        if value is not None and not math.isfinite(value):
             raise NonFinite(f"{name_} is {value}")
     return measurement
 

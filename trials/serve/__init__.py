@@ -1,0 +1,1 @@
+"""Built-in serving engine: policy in plain Python, mechanism in torch."""

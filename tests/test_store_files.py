@@ -90,7 +90,7 @@ def test_any_page_may_be_lost(tmp_path: Path) -> None:
         assert "is damaged" in refusal(path)
         with contextlib.suppress(StoreError):
             saved.append(salvage(path)[1])
-    assert len(saved) >= len(whole) // 4096 - 3  # the roots of two tables hold everything
+    assert len(saved) >= len(whole) // 4096 - 3  # the root of the trials holds them all
     assert min(saved) >= 9
 
 
@@ -106,7 +106,7 @@ def test_a_changed_digit_is_found(tmp_path: Path) -> None:
 def test_a_study_whose_own_row_is_lost_keeps_its_trials(tmp_path: Path) -> None:
     path = filled(tmp_path / "autotune.db")
     with contextlib.closing(sqlite3.connect(path)) as connection:
-        connection.execute("UPDATE autotune_study SET document = 'x' || document")
+        connection.execute("UPDATE autotune_document SET document = 'x' || document")
         connection.commit()
     assert "damaged" in refusal(path)
     copy, count = salvage(path)

@@ -48,6 +48,16 @@ def trial_row(study_id: int, record: TrialRecord) -> dict[str, Any]:
     }
 
 
+def document_row(study_id: int, kind: str, text: str) -> dict[str, Any]:
+    """The spec or the outcome of a study as a row of the table of documents."""
+    return {
+        "study_id": study_id,
+        "kind": kind,
+        "document": text,
+        "checksum": checksum_of(text),
+    }
+
+
 def record_of(text: str, checksum: int | None) -> TrialRecord:
     """Rebuild a record; DamagedError when the text is not what was stored."""
     return _rebuilt(record_from_json, text, checksum, "trial")
@@ -58,9 +68,9 @@ def spec_of(text: str, checksum: int | None) -> StudySpec:
     return _rebuilt(study_spec_from_json, text, checksum, "study")
 
 
-def outcome_of(text: str) -> Outcome:
-    """Rebuild what was concluded; DamagedError when the text cannot be read."""
-    return _rebuilt(outcome_from_json, text, None, "outcome")
+def outcome_of(text: str, checksum: int | None) -> Outcome:
+    """Rebuild what was concluded; DamagedError when the text is not what was stored."""
+    return _rebuilt(outcome_from_json, text, checksum, "outcome")
 
 
 def _rebuilt(rebuild: Callable[[Any], T], text: str, checksum: int | None, what: str) -> T:

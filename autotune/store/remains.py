@@ -7,38 +7,35 @@ import sqlite3
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from autotune.metric import METRICS
-from autotune.store.documents import checksum_of, outcome_of, record_of, spec_of, text_of
+from autotune.store.documents import outcome_of, record_of, spec_of
 from autotune.store.fault import DamagedError
-from autotune.study import Budget, Objective, StudySpec
+from autotune.study import Budget, Objective, Outcome, StudySpec
 from autotune.trial import TrialRecord
 
 _SMALLEST_ROW_BYTES = 512  # records and studies are larger
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Remains:
-    """What a damaged store still gives: rows of studies, and records by study id."""
+class Rescued:
+    """A study as far as it can be read."""
 
-    studies: dict[int, dict[str, Any]]
-    records: dict[int, list[TrialRecord]]
-
-    @property
-    def count(self) -> int:
-        """Trials that can be saved."""
-        return sum(len(found) for found in self.records.values())
+    spec: StudySpec
+    outcome: Outcome | None
+    records: tuple[TrialRecord, ...]
+    state: str
 
 
 def readable(path: Path) -> int:
     """How many trials could be saved."""
     try:
-        return remains(path).count
+        return sum(len(study.records) for study in remains(path))
     except (sqlite3.Error, OSError):
         return 0
 
@@ -80,32 +77,62 @@ def _pad(copy: Path) -> None:
             file.truncate(wanted)
 
 
-def remains(path: Path) -> Remains:
-    """Read everything that can be reached."""
+def remains(path: Path) -> list[Rescued]:
+    """Read everything that can be reached, of any schema so far."""
     with _copied(path) as connection:
-        studies = {
-            int(row["id"]): row for row in _rows(connection, "autotune_study") if _is_whole(row)
-        }
-        records: dict[int, list[TrialRecord]] = {}
-        for row in _rows(connection, "autotune_trial"):
-            with contextlib.suppress(DamagedError):
-                record = record_of(row["document"], row.get("checksum"))
-                records.setdefault(int(row["study_id"]), []).append(record)
-    for study_id in records.keys() - studies.keys():
-        studies[study_id] = _study_of(records[study_id])
-    return Remains(studies=studies, records=records)
+        records = _records(connection)
+        rows = {int(row["id"]): row for row in _rows(connection, "autotune_study")}
+        specs = _papers(rows.values(), "id", "document", spec_of)
+        outcomes = _papers(rows.values(), "id", "outcome", lambda text, _: outcome_of(text, None))
+        documents = list(_rows(connection, "autotune_document"))
+        for kind, found, rebuild in (("spec", specs, spec_of), ("outcome", outcomes, outcome_of)):
+            these = (row for row in documents if row["kind"] == kind)
+            found |= _papers(these, "study_id", "document", rebuild)
+    return [
+        Rescued(
+            spec=specs.get(study_id) or _guessed(records[study_id]),
+            outcome=outcomes.get(study_id),
+            records=tuple(records.get(study_id, ())),
+            state=str(rows.get(study_id, {}).get("state", "interrupted")),
+        )
+        for study_id in sorted(specs.keys() | records.keys())
+    ]
 
 
-def _study_of(records: list[TrialRecord]) -> dict[str, Any]:
-    """A study whose own row is lost, from what its trials say of it.
+def _records(connection: sqlite3.Connection) -> dict[int, list[TrialRecord]]:
+    found: dict[int, list[TrialRecord]] = {}
+    for row in _rows(connection, "autotune_trial"):
+        with contextlib.suppress(DamagedError):
+            record = record_of(row["document"], row.get("checksum"))
+            found.setdefault(int(row["study_id"]), []).append(record)
+    return found
 
-    The measurements are what was paid for. What was asked for is lost with the row: the objective
-    is a guess, and without its search space the study can be shown but not resumed.
+
+def _papers(
+    rows: Iterable[dict[str, Any]],
+    key: str,
+    column: str,
+    rebuild: Callable[[str, int | None], Any],
+) -> dict[int, Any]:
+    """What can be rebuilt of a column of documents, by study."""
+    found = {}
+    for row in rows:
+        with contextlib.suppress(DamagedError):
+            if row.get(column):
+                found[int(row[key])] = rebuild(row[column], row.get("checksum"))
+    return found
+
+
+def _guessed(records: list[TrialRecord]) -> StudySpec:
+    """The spec of a study that has lost its own, from what its trials say of it.
+
+    The measurements are what was paid for. What was asked for is lost: the objective is a guess,
+    and without its search space the study can be shown but not resumed.
     """
     trial = records[0].spec
     measured = {m for r in records if r.measurement is not None for m in r.measurement.metrics}
     metric = next((name for name in METRICS if name in measured), "tokens_per_second")
-    spec = StudySpec(
+    return StudySpec(
         name=trial.study,
         model_name=str(trial.model.get("name", "unknown")),
         model=trial.model,
@@ -125,28 +152,6 @@ def _study_of(records: list[TrialRecord]) -> dict[str, Any]:
         environ=trial.environ,
         created_at=min(r.started_at for r in records),
     )
-    document = text_of(spec)
-    return {
-        "name": spec.name,
-        "state": "interrupted",
-        "next_number": 0,
-        "created_at": spec.created_at,
-        "document": document,
-        "checksum": checksum_of(document),
-    }
-
-
-def _is_whole(row: dict[str, Any]) -> bool:
-    """Whether a study can be read; an outcome that cannot is dropped from it."""
-    try:
-        spec_of(row["document"], row.get("checksum"))
-    except DamagedError:
-        return False
-    try:
-        outcome_of(row["outcome"])
-    except DamagedError:
-        row["outcome"] = None
-    return True
 
 
 def _rows(connection: sqlite3.Connection, table: str) -> Iterator[dict[str, Any]]:

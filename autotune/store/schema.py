@@ -9,15 +9,27 @@ import sqlite3
 import threading
 from pathlib import Path
 
-from sqlalchemy import Connection, Engine, NullPool, create_engine, inspect, text
+from sqlalchemy import (
+    Column,
+    Connection,
+    Engine,
+    MetaData,
+    NullPool,
+    String,
+    Table,
+    create_engine,
+    inspect,
+    text,
+)
 from sqlalchemy.exc import OperationalError
 
 from autotune import migrations
 from autotune.store.fault import StoreError
 from autotune.store.place import Place
 from autotune.store.sqlite import connect, read_mode, read_only
+from autotune.store.tables import Base
 
-NEWEST = "0002"  # the last migration; a test holds it to what is in migrations/versions
+NEWEST = "0003"  # the last migration; a test holds it to what is in migrations/versions
 _LOCK_KEY = 0x6175746F74756E65  # any number that only autotune uses
 _ALEMBIC = threading.Lock()  # its context is one per process
 _MAKERS = {
@@ -40,10 +52,11 @@ def bring_up_to_date(engine: Engine, place: Place) -> str:
         before = _version(connection, place)  # another driver may have been quicker
         if before == NEWEST:
             return ""
-        backup = _back_up(place, before) if before and place.path is not None else None
+        if not before:
+            _make(connection)
+            return ""
+        backup = _back_up(place, before) if place.path is not None else None
         _upgrade(connection)
-    if not before:
-        return ""
     kept = f"; the old one is kept as {backup}" if backup else ""
     return f"{place.name} was upgraded from schema {int(before)} to {int(NEWEST)}{kept}"
 
@@ -110,6 +123,15 @@ def unused(path: Path) -> Path:
         n += 1
         candidate = path.with_name(f"{path.name}-{n}")
     return candidate
+
+
+def _make(connection: Connection) -> None:
+    """A new store needs no history: a test holds the tables to what the migrations make."""
+    Base.metadata.create_all(connection)
+    version = Column("version_num", String(32), primary_key=True)
+    table = Table(migrations.VERSION_TABLE, MetaData(), version)
+    table.create(connection)
+    connection.execute(table.insert().values(version_num=NEWEST))
 
 
 def _upgrade(connection: Connection) -> None:

@@ -16,17 +16,17 @@ from autotune.store import claims
 from autotune.store.claims import Claim
 from autotune.store.database import Database
 from autotune.store.documents import (
-    checksum_of,
+    document_row,
     outcome_of,
     record_of,
     spec_of,
     text_of,
     trial_row,
 )
-from autotune.store.fault import NoStudyError, StoreError
+from autotune.store.fault import DamagedError, NoStudyError, StoreError
 from autotune.store.owner import HEARTBEAT_SECONDS
 from autotune.store.schema import lock_store
-from autotune.store.tables import ClaimTable, StudyTable, TrialTable
+from autotune.store.tables import ClaimTable, DocumentTable, StudyTable, TrialTable
 from autotune.study import Outcome, Study, StudySpec
 from autotune.trial import TrialRecord
 
@@ -39,6 +39,8 @@ _NAMED = StudyTable.name == bindparam("study_")
 _ID = select(StudyTable.id).where(_NAMED)
 _LOCKED_ID = _ID.with_for_update()
 _STUDY = select(StudyTable).where(_NAMED)
+_OF_STUDY = (DocumentTable.study_id == bindparam("id_"), DocumentTable.kind == bindparam("kind_"))
+_PAPER = select(DocumentTable.document, DocumentTable.checksum).where(*_OF_STUDY)
 _OURS = TrialTable.study_id == bindparam("id_")
 _THIS = (_OURS, TrialTable.number == bindparam("number_"))
 _COUNT = select(func.count()).select_from(TrialTable).where(_OURS)
@@ -53,6 +55,9 @@ _PASS_NUMBER = (
     update(StudyTable)
     .where(StudyTable.id == bindparam("id_"), StudyTable.next_number <= bindparam("number_"))
     .values(next_number=bindparam("number_") + 1)
+)
+_SET_STATE = (
+    update(StudyTable).where(StudyTable.id == bindparam("id_")).values(state=bindparam("state_"))
 )
 _COUNTS = select(TrialTable.study_id, func.count().label("n")).group_by(TrialTable.study_id)
 
@@ -96,9 +101,10 @@ class Store:
         document = text_of(spec)
         with self._database.write() as connection:
             lock_store(connection)
-            found = connection.execute(_STUDY, {"study_": spec.name}).first()
+            found = connection.execute(_ID, {"study_": spec.name}).scalar_one_or_none()
             if found is not None:
-                _check_same(spec.name, found.document, document)
+                stored, _ = _paper(connection, found, "spec")
+                _check_same(spec.name, stored, document)
                 return False
             connection.execute(
                 insert(StudyTable).values(
@@ -106,10 +112,10 @@ class Store:
                     state="running",
                     next_number=0,
                     created_at=spec.created_at or _now(),
-                    document=document,
-                    checksum=checksum_of(document),
                 )
             )
+            study_id = self._id(connection, spec.name)
+            connection.execute(insert(DocumentTable), document_row(study_id, "spec", document))
         return True
 
     def studies(self) -> tuple[StudyRow, ...]:
@@ -132,12 +138,13 @@ class Store:
             row = connection.execute(_STUDY, {"study_": study}).first()
             if row is None:
                 raise self._no_study(study)
+            outcome = connection.execute(_PAPER, {"id_": row.id, "kind_": "outcome"}).first()
             # Closed even when a record is damaged: an open cursor would keep the file open.
             with closing(connection.execute(_DOCUMENTS, {"id_": row.id})) as documents:
                 return Study(
-                    spec=spec_of(row.document, row.checksum),
+                    spec=spec_of(*_paper(connection, row.id, "spec")),
                     records=tuple(record_of(text, checksum) for text, checksum in documents),
-                    outcome=outcome_of(row.outcome) if row.outcome else None,
+                    outcome=outcome_of(*outcome) if outcome is not None else None,
                     state=row.state,
                 )
 
@@ -201,8 +208,12 @@ class Store:
         with self._database.write() as connection:
             study_id = self._locked(connection, study)
             claims.release(connection, study_id)
-            here = update(StudyTable).where(StudyTable.id == study_id)
-            connection.execute(here.values(outcome=document, state=state))
+            old = (DocumentTable.study_id == study_id, DocumentTable.kind == "outcome")
+            connection.execute(delete(DocumentTable).where(*old))
+            if document is not None:
+                row = document_row(study_id, "outcome", document)
+                connection.execute(insert(DocumentTable), row)
+            connection.execute(_SET_STATE, {"id_": study_id, "state_": state})
 
     def state(self, study: str) -> str:
         """running, queued, finished, interrupted or failed."""
@@ -217,14 +228,13 @@ class Store:
         """Change the state alone."""
         with self._database.write() as connection:
             study_id = self._locked(connection, study)
-            here = update(StudyTable).where(StudyTable.id == study_id)
-            connection.execute(here.values(state=state))
+            connection.execute(_SET_STATE, {"id_": study_id, "state_": state})
 
     def delete(self, study: str) -> None:
         """Forget a study with all its records."""
         with self._database.write() as connection:
             study_id = self._locked(connection, study)
-            for table in (TrialTable, ClaimTable):
+            for table in (TrialTable, ClaimTable, DocumentTable):
                 connection.execute(delete(table).where(table.study_id == study_id))
             connection.execute(delete(StudyTable).where(StudyTable.id == study_id))
 
@@ -243,6 +253,14 @@ class Store:
 
     def _no_study(self, study: str) -> NoStudyError:
         return NoStudyError(f"no study {study} in {self._database.place.name}")
+
+
+def _paper(connection: Connection, study_id: int, kind: str) -> tuple[str, int]:
+    """A document that every study has, with its checksum."""
+    found = connection.execute(_PAPER, {"id_": study_id, "kind_": kind}).first()
+    if found is None:
+        raise DamagedError(f"the {kind} of a study is missing")
+    return found.document, found.checksum
 
 
 def _check_same(name: str, stored: str, asked: str) -> None:

@@ -20,9 +20,22 @@ class StudyTable(Base):
     state: Mapped[str] = mapped_column(String(20))
     next_number: Mapped[int] = mapped_column(Integer, default=0)
     created_at: Mapped[str] = mapped_column(String(40))
-    document: Mapped[str] = mapped_column(Text)  # the spec as JSON
-    checksum: Mapped[int | None] = mapped_column(BigInteger)  # of the document
-    outcome: Mapped[str | None] = mapped_column(Text)
+
+
+class DocumentTable(Base):
+    """What was asked (``spec``) and what was concluded (``outcome``) of a study, as JSON.
+
+    Apart from the study's own row, which changes with every claim, so that it stays where it is.
+    """
+
+    __tablename__ = "autotune_document"
+
+    study_id: Mapped[int] = mapped_column(
+        ForeignKey("autotune_study.id", ondelete="CASCADE"), primary_key=True
+    )
+    kind: Mapped[str] = mapped_column(String(20), primary_key=True)
+    document: Mapped[str] = mapped_column(Text)
+    checksum: Mapped[int] = mapped_column(BigInteger)
 
 
 class TrialTable(Base):

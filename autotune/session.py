@@ -228,6 +228,8 @@ def _timeout(session: Session, proposal: Proposal) -> float:
     longest = session.plan.spec.budget.trial_timeout_seconds
     if proposal.full_depth and slice_depths(session.plan):
         longest *= 3
+    elif proposal.stage == "default":
+        longest *= 2  # the slowest setting of all, and the one that must be known
     if session.deadline is None:
         return longest
     return min(longest, max(1.0, session.deadline - time.monotonic() + _OVERTIME_SECONDS))

@@ -21,7 +21,7 @@ def test_a_time_is_read_in_the_units_that_people_write(text, seconds):
 
 @pytest.mark.parametrize("text", ["", "0", "-5s", "ten", "5 minutes", "1e400"])
 def test_a_time_that_is_not_above_zero_is_refused_with_an_example(text):
-    with pytest.raises(StudyError, match="--budget .* such as 90s"):
+    with pytest.raises(StudyError, match=r"--budget .* such as 90s"):
         parse_seconds(text, "--budget")
 
 

@@ -85,10 +85,8 @@ def _teller(say: Callable[[str], None]) -> Callable[[Event], None]:
         record = event.record
         if record is not None:
             reason = record.failure.reason[:100] if record.failure else ""
-            spent = f"{record.wall_seconds:.1f}s"
-            say(
-                f"trial {record.spec.number:>4} {record.spec.label:<44} {record.status} {spent} {reason}"
-            )
+            head = f"trial {record.spec.number:>4} {record.spec.label:<44}"
+            say(f"{head} {record.status} {record.wall_seconds:.1f}s {reason}")
         elif event.kind == "notice":
             say(event.text)
 

@@ -10,7 +10,7 @@ from autotune.trial import TrialRecord
 
 
 def compared(first: Study, second: Study) -> dict[str, Any]:
-    """Best metrics with their ratio (second over first), and the knobs in which the bests differ."""
+    """Best metrics with their ratio (second over first), and the knobs that differ."""
     bests = [best_record(first), best_record(second)]
     metrics = [dict(b.measurement.metrics) if b and b.measurement else {} for b in bests]
     return {

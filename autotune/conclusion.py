@@ -13,7 +13,6 @@ from autotune.space import SearchSpace
 from autotune.study import Comparison, Contribution, Interval, Limit, Objective, Outcome
 from autotune.trial import Configuration, TrialRecord
 
-
 _WORDS = {"worse": "worse than", TOO_FEW: "measured too few times to judge against"}
 
 

@@ -126,9 +126,9 @@ def _stages(
         if interrupted():
             return "interrupted by the user"
         keep = _reserve(plan, progress.records) if with_final else _Reserve(seconds=0, trials=0)
-        if session.deadline is not None:
-            if time.monotonic() >= session.deadline - (keep.seconds or 0):
-                return "time budget used"
+        limit = session.deadline
+        if limit is not None and time.monotonic() >= limit - (keep.seconds or 0):
+            return "time budget used"
         return None
 
     reason = drive(

@@ -206,7 +206,7 @@ def _memory(
     micro = int(configuration.get("train.micro_batch_size", 1))
     accumulates = int(configuration.get("train.global_batch_size", 16)) > micro
     cache = count * element if weight > element else 0.0  # autocast keeps cast weights
-    parts = {
+    return {
         "weights": count * weight,
         "gradients": count * state_width,
         "held_gradients": count * weight if accumulates else 0.0,
@@ -216,7 +216,6 @@ def _memory(
         "activations": _activations(model, configuration, layers, element) + cache,
         "logits": _logits(model, configuration, element),
     }
-    return parts
 
 
 def _activations(

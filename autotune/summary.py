@@ -1,4 +1,4 @@
-"""What a study says in words and in plain data: for the terminal, for --json and for the service."""
+"""What a study says, in words and in plain data: for terminals, --json and the service."""
 
 from __future__ import annotations
 

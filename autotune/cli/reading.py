@@ -91,13 +91,13 @@ def trials(
     if as_json:
         click.echo(json.dumps([to_json(r) for r in records], indent=2))
     elif as_csv:
-        click.echo(trials_csv(loaded, records), nl=False)
+        click.echo(trials_csv(records), nl=False)
     else:
         for record in records:
             click.echo(trial_line(record, loaded.spec.objectives[0]))
 
 
-def trials_csv(study: Study, records: list[TrialRecord]) -> str:
+def trials_csv(records: list[TrialRecord]) -> str:
     """One row per trial: status, failure, metrics, then knobs. Cells never start a formula."""
     metrics = sorted({m for r in records if r.measurement for m in r.measurement.metrics})
     knobs = list(dict.fromkeys(k for r in records for k in r.spec.configuration))

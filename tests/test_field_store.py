@@ -176,3 +176,19 @@ def test_cli_01_values_with_spaces_and_semicolons_reach_the_trial_whole(finished
     (record,) = json.loads(autotune(finished, "trials", "s2", "--json"))
     assert record["spec"]["environ"] == {"NASTY": "a b; echo hi > pwned"}
     assert not list(finished.rglob("pwned"))
+
+
+def test_opt_06_an_infinite_objective_is_a_failure_everywhere_alike(tmp_path: Path) -> None:
+    fault = "tokens_per_second=inf if batch==16"  # the default, which is tried first
+    autotune(tmp_path, *tune_words("--fault", fault, trials=6))
+    stored = records(tmp_path)
+    dumped = json.loads((tmp_path / "runs" / "s1" / "study.json").read_text())
+    assert [r["status"] for r in stored][:1] == ["NON_FINITE"]
+    assert dumped["records"] == stored
+    rates = {
+        r["spec"]["number"]: r["measurement"]["metrics"]["tokens_per_second"]
+        for r in stored
+        if r["status"] == "COMPLETE"
+    }
+    assert dumped["outcome"]["best"] == max(rates, key=lambda number: rates[number])
+    assert "NON_FINITE" in (tmp_path / "runs" / "s1" / "report.html").read_text()

@@ -30,6 +30,9 @@ _OPTIONAL = {
 }
 
 
+_UNKNOWN_BYTES = 1 << 50  # no device has so much: the trial itself will find out
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gpu:
     """One visible device."""
@@ -37,7 +40,7 @@ class Gpu:
     index: int  # as NVML counts
     uuid: str
     name: str
-    memory_bytes: int
+    memory_bytes: int  # 0: not allowed to ask, as in some containers
     sm: int  # compute capability, 90 for 9.0
     has_power: bool
 
@@ -56,8 +59,9 @@ class Hardware:
 
     @property
     def device_memory_bytes(self) -> int:
-        """Memory of the smallest GPU, or of the host."""
-        return min((g.memory_bytes for g in self.gpus), default=self.memory_bytes)
+        """Memory of the smallest GPU, or of the host; without bound where nobody would say."""
+        known = [g.memory_bytes for g in self.gpus if g.memory_bytes]
+        return min(known, default=_UNKNOWN_BYTES if self.gpus else self.memory_bytes)
 
 
 def detect() -> Hardware:
@@ -125,10 +129,17 @@ def _gpu(lib: Any, index: int) -> Gpu:
         index=index,
         uuid=_text(lib.nvmlDeviceGetUUID(handle)),
         name=_text(lib.nvmlDeviceGetName(handle)),
-        memory_bytes=int(lib.nvmlDeviceGetMemoryInfo(handle).total),
+        memory_bytes=_total_bytes(lib, handle),
         sm=major * 10 + minor,
         has_power=has_power,
     )
+
+
+def _total_bytes(lib: Any, handle: Any) -> int:
+    try:
+        return int(lib.nvmlDeviceGetMemoryInfo(handle).total)
+    except lib.NVMLError:
+        return 0
 
 
 def _text(value: str | bytes) -> str:
@@ -304,7 +315,12 @@ def _torch_check(hardware: Hardware) -> Check:
 
 def _gpu_check(hardware: Hardware) -> Check:
     if hardware.gpus:
-        names = ", ".join(f"{g.name} {g.memory_bytes / 2**30:.0f} GiB" for g in hardware.gpus)
+        names = ", ".join(
+            f"{g.name} {g.memory_bytes / 2**30:.0f} GiB"
+            if g.memory_bytes
+            else f"{g.name}, whose memory may not be asked for"
+            for g in hardware.gpus
+        )
         return ("gpu", "ok", names, "")
     return ("gpu", "warn", hardware.trouble or "none visible", "trials will run on the CPU")
 

@@ -33,7 +33,7 @@ class Tree:
         wanted = f"{MARK}={self.mark}".encode() if self.mark else None
         parents: dict[int, int] = {}
         found: set[int] = set()
-        for pid, parent, group, session in _processes():
+        for pid, parent, group, session in processes():
             parents[pid] = parent
             if self.root in (group, session) or (wanted and wanted in _variables(pid)):
                 found.add(pid)
@@ -87,7 +87,7 @@ def end_orphans() -> set[int]:
     A mark reads STUDY:NUMBER:LAUNCHER:START; see ``mark_of``.
     """
     marks: dict[str, int] = {}
-    for pid, *_ in _processes():
+    for pid, *_ in processes():
         for variable in _variables(pid):
             if variable.startswith(f"{MARK}=".encode()):
                 marks[variable.partition(b"=")[2].decode(errors="replace")] = pid
@@ -106,7 +106,7 @@ def mark_of(study: str, number: int) -> str:
     return f"{study}:{number}:{os.getpid()}:{start_ticks(os.getpid())}"
 
 
-def _processes() -> Iterable[tuple[int, int, int, int]]:
+def processes() -> Iterable[tuple[int, int, int, int]]:
     """Id, parent, group and session of every process that is not a zombie."""
     for name in os.listdir("/proc"):
         if not name.isdigit():

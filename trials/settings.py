@@ -17,6 +17,7 @@ class Settings:
         self._taken: set[str] = set()
         self.read_back: dict[str, KnobValue] = {}
         self.notices: list[str] = []
+        self.facts: dict[str, Any] = {}
 
     def take(self, name: str, default: Any = None) -> Any:
         """The value of a knob, or ``default`` when it is not active; marks it as read."""
@@ -32,6 +33,10 @@ class Settings:
         """Something a person should know; each text once."""
         if text not in self.notices:
             self.notices.append(text)
+
+    def fact(self, name: str, value: Any) -> None:
+        """Something about the trial that is no knob and no metric; goes into its telemetry."""
+        self.facts[name] = value
 
     def unread(self) -> list[str]:
         """Argument knobs away from their default that nothing took: they had no effect."""

@@ -68,16 +68,16 @@ def _offloaded(pinned: bool, _index: int, block: Any, *inputs: Any) -> Any:
 
 
 def _contexts(policy: str) -> Any:
-    seen = 0
+    seen = {False: 0, True: 0}  # products in forward, and again in recomputation
 
-    def decide(_context: Any, op: Any, *_args: Any, **_kwargs: Any) -> CheckpointPolicy:
-        nonlocal seen
+    def decide(context: Any, op: Any, *_args: Any, **_kwargs: Any) -> CheckpointPolicy:
+        again = bool(context.is_recompute)
         name = str(getattr(op, "__name__", op)).split(".")[0]
         if name in _ATTENTION:
             return CheckpointPolicy.MUST_SAVE
         if name in _MATMUL and policy != "attention_only":
-            seen += 1
-            if policy == "all_matmul" or seen % 2 == 0:
+            seen[again] += 1
+            if policy == "all_matmul" or seen[again] % 2 == 0:
                 return CheckpointPolicy.MUST_SAVE
         return CheckpointPolicy.PREFER_RECOMPUTE
 

@@ -15,6 +15,11 @@ class Clock:
         self._device = device
         self._marks: list[Any] = []
 
+    @property
+    def is_free_to_read(self) -> bool:
+        """Whether reading it does not wait for the device."""
+        return self._device.type != "cuda"
+
     def mark(self) -> None:
         """Remember now, in the order of the device's own work."""
         if self._device.type == "cuda":

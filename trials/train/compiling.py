@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
 from torch import nn
 
+from trials.errors import Unsupported
 from trials.settings import Settings
-from trials.train.model import Decoder
+
+SCOPES = ("block", "block_and_loss", "model", "ops")
+_INDUCTOR = "torch._inductor.config."
+_DYNAMIC = {"auto": None, "true": True, "false": False}
 
 
 class Compiler:
@@ -18,64 +22,80 @@ class Compiler:
     def __init__(self, settings: Settings) -> None:
         self.enabled = bool(settings.take("compile.enabled", False))
         settings.effective("compile.enabled", self.enabled)
-        self.scope = str(settings.take("compile.scope", "block"))
-        self.optimizer_too = bool(settings.take("compile.optimizer_step", False))
+        self.scope = str(settings.take("compile.scope", "block")) if self.enabled else "none"
+        self.optimizer_too = self.enabled and bool(settings.take("compile.optimizer_step", False))
         self._arguments: dict[str, Any] = {}
+        self.uses_cudagraphs = False
         if not self.enabled:
             return
-        for name in ("compile.scope", "compile.optimizer_step"):
-            settings.effective(name, settings.take(name, False))
-        dynamic = settings.take("compile.dynamic", "auto")
-        self._arguments["dynamic"] = {"auto": None, "true": True, "false": False}[
-            str(dynamic).lower()
-        ]
-        self._arguments["fullgraph"] = bool(settings.take("compile.fullgraph", False))
-        self._arguments |= _mode(settings)
+        if self.scope not in SCOPES:
+            raise Unsupported(f"compile.scope={self.scope} is not one of {', '.join(SCOPES)}")
+        dynamic = str(settings.take("compile.dynamic", "auto")).lower()
+        fullgraph = bool(settings.take("compile.fullgraph", False))
+        self._arguments = {"dynamic": _DYNAMIC[dynamic], "fullgraph": fullgraph}
+        options = _options(settings)
+        if options:
+            self._arguments["options"] = options
+        self.uses_cudagraphs = bool(
+            options.get("triton.cudagraphs", torch._inductor.config.triton.cudagraphs)
+        )
+        settings.effective("compile.scope", self.scope)
+        settings.effective("compile.optimizer_step", self.optimizer_too)
         settings.effective("compile.dynamic", dynamic)
-        settings.effective("compile.fullgraph", self._arguments["fullgraph"])
+        settings.effective("compile.fullgraph", fullgraph)
 
-    def blocks(self, blocks: list[nn.Module]) -> None:
+    def blocks(self, blocks: Iterable[nn.Module]) -> None:
         """Compile each decoder layer in place; they share one graph."""
-        if self.enabled and self.scope in ("block", "block_and_loss"):
+        if self.scope in ("block", "block_and_loss"):
             for block in blocks:
                 block.compile(**self._arguments)
 
-    def model(self, model: Decoder) -> None:
+    def model(self, model: nn.Module) -> None:
         """Compile the decoder as one graph, in place."""
-        if self.enabled and self.scope == "model":
+        if self.scope == "model":
             model.compile(**self._arguments)
 
     def loss(self, loss: Callable[..., Any]) -> Callable[..., Any]:
-        """Compile the loss where the scope says so."""
-        if self.enabled and self.scope in ("model", "block_and_loss"):
+        """Compile the head and its loss where the scope says so."""
+        if self.scope in ("model", "block_and_loss"):
             return torch.compile(loss, **self._arguments)
         return loss
 
     def optimizer(self, step: Callable[[], Any]) -> Callable[[], Any]:
         """Compile the optimizer's step where asked for."""
-        if self.enabled and self.optimizer_too:
-            return torch.compile(step, fullgraph=False)
-        return step
+        return torch.compile(step, fullgraph=False) if self.optimizer_too else step
+
+    def new_iteration(self) -> None:
+        """Graphs of an earlier micro-batch may be overwritten from here on."""
+        if self.uses_cudagraphs:
+            torch.compiler.cudagraph_mark_step_begin()  # type: ignore[no-untyped-call]
 
 
-def _mode(settings: Settings) -> dict[str, Any]:
-    """A mode, or its options with our own inductor settings kept: torch takes one or the other.
+def _options(settings: Settings) -> dict[str, Any]:
+    """What a mode stands for, as options; an inductor knob that was set wins over its mode.
 
-    ``torch.compile(mode=...)`` patches only what the mode names, so attributes of
-    ``torch._inductor.config`` that knobs have set stay in force beside it.
+    torch takes a mode or options, not both. Attributes that knobs have set stay in force beside
+    options that do not name them.
     """
     mode = str(settings.take("compile.mode", "default"))
+    options: dict[str, Any] = {}
+    if mode != "default":
+        options = dict(torch._inductor.list_mode_options(mode))
+    for knob in settings.spec.applied:
+        path = str(knob.apply.get("torch", ""))
+        key = path.removeprefix(_INDUCTOR)
+        if path.startswith(_INDUCTOR) and key in options and not knob.is_default:
+            options[key] = knob.value
     settings.effective("compile.mode", mode)
-    return {} if mode == "default" else {"mode": mode}
+    return options
 
 
 def counts() -> dict[str, int]:
-    """Graphs compiled, recompiles and graph breaks so far in this process."""
+    """Graphs compiled and graph breaks so far in this process."""
     from torch._dynamo.utils import counters
 
     return {
         "graphs": int(counters["stats"].get("unique_graphs", 0)),
-        "calls": int(counters["stats"].get("calls_captured", 0)),
         "breaks": int(sum(counters["graph_break"].values())),
     }
 
@@ -84,7 +104,5 @@ def limit_was_hit() -> bool:
     """Whether dynamo gave up on a frame after too many recompiles and fell back to eager."""
     from torch._dynamo.utils import counters
 
-    text = " ".join(str(key) for key in counters["unimplemented"]) + " ".join(
-        str(key) for key in counters["graph_break"]
-    )
-    return "limit" in text
+    texts = [str(text).lower() for text in (*counters["unimplemented"], *counters["graph_break"])]
+    return any("recompile limit" in t or "cache_size_limit" in t for t in texts)

@@ -6,7 +6,6 @@ import re
 import time
 from typing import Any
 
-import torch
 from torch._C._autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile
 

@@ -1,8 +1,7 @@
-"""The trial: build, measure one depth or two, judge, and say what was seen."""
+"""The trial: build, measure one depth or two, profile, judge, and say what was seen."""
 
 from __future__ import annotations
 
-import gc
 import statistics
 import time
 from pathlib import Path
@@ -10,165 +9,184 @@ from typing import Any
 
 import torch
 
-from autotune.trial import KnobValue, Measurement, TrialSpec
+from autotune.metric import find
+from autotune.trial import Measurement, TrialSpec
 from trials import apply
-from trials.errors import TrialError
+from trials.errors import StoppedEarly
 from trials.settings import Settings
-from trials.train import ceiling, process, quality
-from trials.train.compiling import limit_was_hit
-from trials.train.model import parameter_count
-from trials.train.timing import Timed, extrapolate, time_depth
+from trials.train import ceiling, memory, process, quality, rate, timing
+from trials.train.clock import wait
+from trials.train.compiling import counts, limit_was_hit
+from trials.train.extrapolation import Whole, whole
+from trials.train.timing import Timed
 from trials.train.trainer import Trainer
+
+_BEHIND = 0.85  # share of the front's value below which a trial is clearly behind it
 
 
 def run(spec: TrialSpec, folder: Path, settings: Settings) -> Measurement:
     """Measure one training configuration."""
-    device = torch.device("cuda" if spec.gpus and torch.cuda.is_available() else "cpu")
-    begun = time.perf_counter()
-    apply.apply(spec, settings)
-    process.prepare(settings)
-    trainer = Trainer(dict(spec.model), settings, device, spec.seed)
-    layers = int(spec.model["num_hidden_layers"])
-    depths = spec.fidelity.depths or (layers,)
-    timed: list[Timed] = []
-    build = 0.0
-    for depth in depths:
-        trainer.grow(depth)
-        _wait(device)
-        build += time.perf_counter() - begun
-        timed.append(
-            time_depth(
-                trainer,
-                depth=depth,
-                steps=spec.fidelity.timed_steps,
-                whole=not spec.fidelity.depths,
-            )
-        )
+    try:
+        return _Trial(spec, folder, settings).measured()
+    except (RuntimeError, MemoryError, OSError) as error:
+        if (failure := memory.explained(error)) is not None:
+            raise failure from error
+        raise
+
+
+class _Trial:
+    """One configuration on one device; its phases in the order in which they run."""
+
+    def __init__(self, spec: TrialSpec, folder: Path, settings: Settings) -> None:
+        self.spec, self.folder, self.settings = spec, folder, settings
+        self.device = torch.device("cuda" if spec.gpus and torch.cuda.is_available() else "cpu")
+        self.layers = int(spec.model["num_hidden_layers"])
+        self.phases: dict[str, float] = {}
+        self.timed: list[Timed] = []
+
+    def measured(self) -> Measurement:
+        """From nothing to a measurement."""
         begun = time.perf_counter()
-    judged = quality.gate(trainer, spec, settings) if spec.fidelity.quality else {}
-    profile = None
-    if spec.fidelity.profile:
+        apply.apply(self.spec, self.settings)
+        process.prepare(self.settings, self.device)
+        self.trainer = Trainer(dict(self.spec.model), self.settings, self.device, self.spec.seed)
+        self._spent("build", begun)
+        try:
+            self._time()
+            profile = self._profile() if self.spec.fidelity.profile else None
+            judged = self._judge() if self.spec.fidelity.quality else {}
+        finally:
+            self.trainer.close()
+        apply.read_back(self.spec, self.settings)
+        if limit_was_hit():
+            self.settings.notice("dynamo hit its recompile limit and fell back to eager")
+        return self._measurement(judged, profile)
+
+    def _time(self) -> None:
+        fidelity = self.spec.fidelity
+        on_cpu = self.device.type == "cpu"
+        for plan in timing.plans(fidelity.depths, self.layers, fidelity.timed_steps, on_cpu):
+            begun = time.perf_counter()
+            self.trainer.grow(plan.depth)
+            wait(self.device)
+            self._spent("build", begun)
+            is_last = not fidelity.depths or plan.depth == fidelity.depths[-1]
+            behind = self._behind if self.spec.front and is_last else None
+            self.timed.append(timing.time_depth(self.trainer, plan, behind))
+        run, whole_step = self.timed[-1].micro_batches, self.trainer.shape.accumulation
+        if run < whole_step:
+            self.settings.notice(
+                f"{run} of {whole_step} micro-batches of a step were run in the slices; "
+                "each of the others counts as the last one"
+            )
+
+    def _behind(self, step_ms: float, peak_bytes: float) -> None:
+        """Stop when a point of the front beats this trial clearly in everything it names.
+
+        Near the end of the last depth, so a step of the whole can be told.
+        """
+        if self.timed:
+            low = self.timed[0]
+            base, layers = statistics.median(low.step_ms), self.layers - low.depth
+            deep = self.spec.fidelity.depths[-1] - low.depth
+            step_ms = base + (step_ms - base) / deep * layers
+            peak_bytes = low.peak_bytes + (peak_bytes - low.peak_bytes) / deep * layers
+        here = {
+            "tokens_per_second": self.trainer.shape.tokens / step_ms * 1e3,
+            "step_time_ms": step_ms,
+            "peak_memory_bytes": peak_bytes,
+        }
+        for point in self.spec.front:
+            if point and point.keys() <= here.keys() and _is_beaten(here, point):
+                raise StoppedEarly(f"clearly behind {dict(point)}: {here}")
+
+    def _profile(self) -> dict[str, Any]:
         from trials.train.profile import profile_step
 
-        profile = profile_step(trainer)
-    apply.read_back(spec, settings)
-    if limit_was_hit():
-        settings.notice("dynamo hit its recompile limit and fell back to eager")
-    return _measurement(spec, folder, settings, trainer, timed, build, judged, profile)
+        begun = time.perf_counter()
+        found = profile_step(self.trainer)
+        self._spent("profile", begun)
+        return found
 
+    def _judge(self) -> dict[str, float]:
+        begun = time.perf_counter()
+        found = quality.gate(self.trainer, self.spec, self.settings)
+        self._spent("quality", begun)
+        return found
 
-def _wait(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize()
+    def _spent(self, phase: str, since: float) -> None:
+        self.phases[phase] = self.phases.get(phase, 0.0) + time.perf_counter() - since
 
-
-def _measurement(
-    spec: TrialSpec,
-    folder: Path,
-    settings: Settings,
-    trainer: Trainer,
-    timed: list[Timed],
-    build: float,
-    judged: dict[str, float],
-    profile: dict[str, Any] | None,
-) -> Measurement:
-    layers = int(spec.model["num_hidden_layers"])
-    if len(timed) == 2:
-        steps, peak, reserved = extrapolate(timed[0], timed[1], layers)
-    else:
-        steps = list(timed[0].step_ms)
-        peak, reserved = timed[0].peak_bytes, timed[0].reserved_bytes
-    step_ms = statistics.median(steps)
-    rate = trainer.shape.tokens / step_ms * 1e3
-    flops = _flops_per_token(spec, trainer.shape.length, layers) * rate
-    dtype = _matmul_dtype(settings)
-    limit = ceiling.matmul_flops(trainer.device, dtype, folder.parent / "ceilings.json")
-    _check_plausible(flops, limit, timed, trainer)
-    metrics: dict[str, float | None] = {
-        "tokens_per_second": rate,
-        "step_time_ms": step_ms,
-        "peak_memory_bytes": peak,
-        "reserved_memory_bytes": reserved,
-        "model_flops_utilization": flops / limit,
-        "ceiling_fraction": flops / limit,
-        "build_seconds": build,
-        "compile_seconds": sum(t.warm_up_seconds for t in timed)
-        if trainer.compiler.enabled
-        else 0.0,
-        **judged,
-    }
-    return Measurement(
-        metrics=metrics,
-        samples={"step_time_ms": tuple(steps)},
-        effective=dict(settings.read_back),
-        phases={
-            "build": build,
-            "warm_up": sum(t.warm_up_seconds for t in timed),
-            "measure": sum(t.window[1] - t.window[0] for t in timed),
-        },
-        telemetry=_telemetry(spec, trainer, timed, limit, dtype, flops),
-        profile=profile,
-        notices=tuple(settings.notices),
-    )
-
-
-def _telemetry(
-    spec: TrialSpec, trainer: Trainer, timed: list[Timed], limit: float, dtype: str, flops: float
-) -> dict[str, Any]:
-    last = timed[-1]
-    whole = trainer.shape.accumulation * trainer.shape.micro * trainer.shape.length
-    return {
-        "device": trainer.device.type,
-        "extrapolated": bool(spec.fidelity.depths),
-        "depths": {
-            str(t.depth): {
-                "step_ms": list(t.step_ms),
-                "wall_ms": list(t.wall_ms),
-                "peak_bytes": t.peak_bytes,
-            }
-            for t in timed
-        },
-        "window": list(last.window),
-        "window_tokens": last.tokens_run,
-        "tokens_per_step": whole,
-        "memory_source": last.memory_source,
-        "matmul_ceiling_flops": limit,
-        "matmul_ceiling_dtype": dtype,
-        "model_flops_per_second": flops,
-        "losses": list(last.losses),
-        "torch": torch.__version__,
-    }
-
-
-def _flops_per_token(spec: TrialSpec, length: int, layers: int) -> float:
-    """6 x parameters without the embedding, plus causal attention: 6 x layers x width x length."""
-    body, _ = parameter_count(spec.model, layers)
-    width = int(spec.model.get("head_dim") or 0) * int(spec.model["num_attention_heads"])
-    width = width or int(spec.model["hidden_size"])
-    return 6.0 * body + 6.0 * layers * width * length
-
-
-def _matmul_dtype(settings: Settings) -> str:
-    if settings.values.get("float8.enabled"):
-        return "fp8"
-    dtype: KnobValue = settings.values.get("precision.compute_dtype", "fp32")
-    if dtype == "fp32" and settings.values.get("precision.float32_matmul", "highest") != "highest":
-        return "tf32"
-    return str(dtype)
-
-
-def _check_plausible(flops: float, limit: float, timed: list[Timed], trainer: Trainer) -> None:
-    """A rate above what the device was seen to do means that the clock lied."""
-    if trainer.device.type == "cuda" and flops > 1.05 * limit:
-        raise TrialError(
-            f"{flops / 1e12:.0f} TFLOP/s is above the {limit / 1e12:.0f} measured on this device"
+    def _measurement(self, judged: dict[str, float], profile: dict[str, Any] | None) -> Measurement:
+        result = whole(self.timed, self.layers)
+        tokens = self.trainer.shape.tokens
+        per_token = rate.flops_per_token(self.spec.model, self.trainer.shape.length)
+        dtype = rate.product_dtype(self.settings)
+        begun = time.perf_counter()
+        limit = ceiling.matmul_flops(self.device, dtype, self.folder.parent / "ceilings.json")
+        self._spent("other", begun)
+        found = rate.metrics(result, self.timed, tokens=tokens, per_token=per_token, ceiling=limit)
+        speed = found["tokens_per_second"] or 0.0
+        rate.check(speed * per_token, limit, self.timed, on_gpu=self.device.type == "cuda")
+        found |= {"build_seconds": self.phases["build"], **judged}
+        self.phases["compile"] = sum(t.compile_seconds for t in self.timed)
+        self.phases["warmup"] = sum(t.warm_up_seconds for t in self.timed)
+        self.phases["measure"] = sum(t.window[1] - t.window[0] for t in self.timed)
+        told = self._told(result, speed) | {
+            "matmul_ceiling_flops": limit,
+            "matmul_ceiling_dtype": dtype,
+            "model_flops_per_second": speed * per_token,
+            "model_flops_convention": "6 N without the embedding + 6 layers width length (causal)",
+        }
+        return Measurement(
+            metrics=found,
+            samples={"step_time_ms": result.step_ms},
+            effective=dict(self.settings.read_back),
+            phases=self.phases,
+            telemetry=told,
+            profile=profile,
+            notices=tuple(self.settings.notices),
         )
-    for t in timed:
-        wall = (t.window[1] - t.window[0]) * 1e3
-        if sum(t.wall_ms) > 1.05 * wall + 5:
-            raise TrialError(f"timed steps add up to {sum(t.wall_ms):.1f} ms within {wall:.1f} ms")
+
+    def _told(self, result: Whole, speed: float) -> dict[str, Any]:
+        last = self.timed[-1]
+        seconds = last.window[1] - last.window[0]
+        return {
+            "device": self.device.type,
+            "torch": torch.__version__,
+            "extrapolated": result.extrapolated,
+            "depths": {str(t.depth): _depth(t) for t in self.timed},
+            "window": list(last.window),
+            # What the device's time in the window is worth at full depth, for energy per token.
+            "window_tokens": seconds * speed if result.extrapolated else last.tokens_run,
+            "tokens_per_step": self.trainer.shape.tokens,
+            "accumulation": self.trainer.shape.accumulation,
+            "memory_source": last.memory_source,
+            "graphs": counts(),
+            "losses": list(last.losses),
+            **self.settings.facts,
+        }
 
 
-def collect() -> None:
-    """Free what a measurement left."""
-    gc.collect()
+def _depth(t: Timed) -> dict[str, Any]:
+    return {
+        "step_ms": list(t.step_ms),
+        "wall_ms": list(t.wall_ms),
+        "update_ms": list(t.update_ms),
+        "micro_batches": t.micro_batches,
+        "peak_bytes": t.peak_bytes,
+        "reserved_bytes": t.reserved_bytes,
+        "warm_up_steps": t.warm_up_steps,
+    }
+
+
+def _is_beaten(here: dict[str, float], point: Any) -> bool:
+    for name, value in point.items():
+        metric = find(name)
+        assert metric is not None
+        better = here[name] < _BEHIND * value
+        if metric.direction == "min":
+            better = here[name] * _BEHIND > value
+        if not better:
+            return False
+    return True

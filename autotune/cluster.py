@@ -34,7 +34,7 @@ class NoResources(RuntimeError):
 @contextmanager
 def for_plan(plan: Plan, folder: Path) -> Iterator[Cluster]:
     """The cluster of a study, closed at the end however that comes."""
-    del folder
+    _ensure_home(folder)
     cluster = RayCluster(
         runner=plan.spec.runner,
         workers=plan.spec.workers,
@@ -59,6 +59,15 @@ class _Busy:
     started_at: str
     begun: float
     lost_at: float
+
+
+def _ensure_home(folder: Path) -> None:
+    """Ray keeps a token in the home folder, which a bare user id in a container does not have."""
+    home = os.environ.get("HOME", "")
+    if not home or not os.access(home, os.W_OK):
+        own = folder.parent / "cache" / "home"
+        own.mkdir(parents=True, exist_ok=True)
+        os.environ["HOME"] = str(own)
 
 
 class RayCluster:

@@ -192,3 +192,33 @@ def test_opt_06_an_infinite_objective_is_a_failure_everywhere_alike(tmp_path: Pa
     }
     assert dumped["outcome"]["best"] == max(rates, key=lambda number: rates[number])
     assert "NON_FINITE" in (tmp_path / "runs" / "s1" / "report.html").read_text()
+
+
+def _bare_user() -> dict[str, Any]:
+    """A user id without an account, where root may become one and it may still run Python."""
+    folders = Path(sys.executable).resolve().parents
+    if os.geteuid() != 0 or not all(folder.stat().st_mode & 0o005 == 0o005 for folder in folders):
+        return {}
+    return {"user": 54321, "group": 54321, "extra_groups": []}
+
+
+@pytest.mark.parametrize("home", [None, "/nonexistent/home"], ids=["unset", "missing"])
+def test_cli_03_only_the_output_folder_need_be_writable(
+    tmp_path_factory: pytest.TempPathFactory, home: str | None
+) -> None:
+    folder = tmp_path_factory.mktemp("bare")
+    for part in (folder, *folder.parents):
+        if "pytest" in str(part):
+            part.chmod(0o755)  # pytest's folders are for their owner only
+    out = folder / "out"
+    out.mkdir()
+    out.chmod(0o777)
+    environ = {k: v for k, v in _environ().items() if k in ("PATH", "PYTHONPATH")}
+    environ |= {"HOME": home} if home else {}
+    words = command(*tune_words("--out", str(out / "runs"), trials=2))
+    done = subprocess.run(
+        words, cwd="/", env=environ, capture_output=True, text=True, timeout=250, **_bare_user()
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert (out / "runs" / "s1" / "best.yaml").exists()
+    assert (out / "runs" / "cache" / "home").is_dir()

@@ -19,6 +19,7 @@ FORMATS: dict[str, str] = {
     "env": "autotune.export_script:env",
     "python": "autotune.export_script:python",
     "shell": "autotune.export_script:shell",
+    "optuna": "autotune.export_optuna:journal",
     "vllm": "autotune.export_tools:vllm",
     "sglang": "autotune.export_tools:sglang",
     "trtllm": "autotune.export_tools:trtllm",

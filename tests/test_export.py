@@ -10,6 +10,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Mapping
+from datetime import timedelta
 from decimal import Decimal
 from enum import Enum
 from pathlib import Path
@@ -304,3 +305,27 @@ def test_a_study_without_a_feasible_trial_has_nothing_to_export() -> None:
 def test_an_unknown_format_is_named_with_the_nearest() -> None:
     with pytest.raises(ExportError, match=r"unknown format yml; did you mean yaml\?"):
         export.text(a_study(), "yml")
+
+
+def test_optuna_opens_the_exported_study(tmp_path: Path) -> None:
+    import optuna
+    from optuna.storages.journal import JournalFileBackend
+
+    records = (
+        a_record(0, rate=1.0, knobs=tuple(applied({"a": 1, "b": True, "c": "x", "d": 0.5}))),
+        a_record(1, rate=3.0, knobs=tuple(applied({"a": 4, "b": False, "d": 2}))),
+        a_record(2, Status.OUT_OF_MEMORY, knobs=tuple(applied({"a": 9, "b": True, "c": 1}))),
+    )
+    study = dataclasses.replace(a_study(), records=records, outcome=None)
+    path = tmp_path / "best.optuna"
+    export.write_atomically(path, export.text(study, "optuna"))
+    storage = optuna.storages.JournalStorage(JournalFileBackend(str(path)))
+    (name,) = optuna.get_all_study_names(storage)
+    theirs = optuna.load_study(study_name=name, storage=storage)
+    assert name == "s1"
+    assert theirs.best_trial.number == 1
+    assert theirs.best_params == {"a": 4, "b": False, "d": 2.0}
+    assert [t.state.name for t in theirs.trials] == ["COMPLETE", "COMPLETE", "FAIL"]
+    assert theirs.trials[2].user_attrs["status"] == "OUT_OF_MEMORY"
+    assert theirs.trials[2].params["c"] == "1"
+    assert theirs.trials[0].duration == timedelta(seconds=1.5)

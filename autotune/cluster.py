@@ -16,13 +16,16 @@ from pathlib import Path
 from typing import Any
 
 from autotune import environment, launch
+from autotune.guard import Guard
 from autotune.launch import Cluster
 from autotune.plan import Plan
 from autotune.process_tree import end_orphans
 from autotune.rooms import child_environ
 from autotune.trial import Failure, Status, TrialRecord, TrialSpec
+from autotune.turn import turn
 
 _START_SECONDS = 90.0  # of Ray, or of a slot
+_QUEUE_SECONDS = 900.0  # behind other drivers that start at the same time
 _MOST_FAILED_STARTS = 5
 _SHARE = 0.01  # of a core that an actor asks for: a slot is a promise of ours, not Ray's
 
@@ -93,7 +96,9 @@ class RayCluster:
         self._busy: dict[Any, _Busy] = {}  # promise of a record -> its trial
         self._trouble: BaseException | None = None
         self._failed_starts: list[str] = []
-        self._started, self._closing = threading.Event(), threading.Event()
+        self._guard: Guard | None = None
+        self._turn, self._started = threading.Event(), threading.Event()
+        self._leaving, self._closing = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._start, name="ray", daemon=True)
         self._thread.start()
 
@@ -143,6 +148,9 @@ class RayCluster:
 
     def close(self) -> None:
         """End running trials, the actors, and Ray itself unless it is somebody else's."""
+        self._leaving.set()
+        if not self._turn.is_set():
+            return  # Ray has not been touched, and will not be
         self._started.wait(_START_SECONDS)
         import ray
 
@@ -159,6 +167,8 @@ class RayCluster:
             ray.shutdown()
         self._closing.set()
         self._thread.join(5)
+        if self._guard is not None:
+            self._guard.close()
 
     def _received(self, answer: Any) -> TrialRecord:
         import ray
@@ -208,6 +218,7 @@ class RayCluster:
         self._add(slot)
 
     def _wait_for_start(self) -> None:
+        self._turn.wait(_QUEUE_SECONDS)
         if not self._started.wait(_START_SECONDS):
             raise NoResources(f"Ray did not start within {_START_SECONDS:g} s")
         if self._trouble is not None:
@@ -218,14 +229,27 @@ class RayCluster:
     def _start(self) -> None:
         try:
             end_orphans()
-            _start_ray(self._address, self._workers, self._gpus_here if self._gpus else 0)
+            with turn("ray"):  # sixteen that start at once on two cores would all time out
+                self._turn.set()
+                if self._leaving.is_set():
+                    raise NoResources("the study ended before Ray started")
+                self._have_ray()
             for slot in range(min(self._workers, self._room())):
                 self._add(slot)
         except BaseException as error:
             self._trouble = error
+        self._turn.set()
         self._started.set()
         # Ray's own processes end with the thread that started them: it must outlive the study.
         self._closing.wait()
+
+    def _have_ray(self) -> None:
+        if self._address is not None:
+            _join_ray(self._address)
+            return
+        self._guard = Guard()
+        with self._guard.marking({"PYTHONPATH": child_environ({})["PYTHONPATH"]}):
+            _start_ray(self._workers, self._gpus_here if self._gpus else 0)
 
     def _room(self) -> int:
         """How many trials the cluster holds at a time; raises NoResources when that is none."""
@@ -256,15 +280,16 @@ class RayCluster:
     def _add(self, slot: int) -> None:
         import ray
 
-        # Resolved by name in the worker, which therefore needs autotune on its path.
-        variables = {"PYTHONPATH": child_environ({})["PYTHONPATH"]}
+        options: dict[str, Any] = {"num_cpus": _SHARE, "num_gpus": self._gpus, "max_restarts": 0}
+        if self._address is not None:
+            # The class is resolved by name in the worker, which needs autotune on its path. Workers
+            # of our own Ray inherit it, which starts them a second faster.
+            variables = {"PYTHONPATH": child_environ({})["PYTHONPATH"]}
+            options["runtime_env"] = {"env_vars": variables}
+            options["num_cpus"] = self._cpus or _SHARE
         remote: Any = ray.remote(_Worker)
-        actor = remote.options(
-            num_cpus=self._cpus if self._address and self._cpus else _SHARE,
-            num_gpus=self._gpus,
-            max_restarts=0,
-            runtime_env={"env_vars": variables},
-        ).remote(self._runner, self._environ, Path.cwd(), _forwarded(self._address))
+        forwarded = _forwarded(self._address)
+        actor = remote.options(**options).remote(self._runner, self._environ, Path.cwd(), forwarded)
         self._actors[slot] = actor
         self._starting[actor.wait_until_ready.remote()] = slot
 
@@ -297,25 +322,35 @@ class _Worker:
         self._slot.close()
 
 
-def _start_ray(address: str | None, workers: int, gpus: int) -> None:
+def _quiet() -> dict[str, Any]:
+    """Options of ray.init without dashboard, usage reports or log noise."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
-    # A trial is measured: nothing on the host may outrank it.
-    os.environ.setdefault("RAY_worker_niceness", "0")
-    import ray
-
     logging.getLogger("ray").setLevel(logging.ERROR)
-    options: dict[str, Any] = {
+    return {
         "log_to_driver": False,
         "logging_level": logging.ERROR,
         "configure_logging": False,
         "namespace": "autotune",
     }
-    if address is not None:
-        ray.init(address=address, **options)
-        return
+
+
+def _join_ray(address: str) -> None:
+    options = _quiet()
+    import ray
+
+    ray.init(address=address, **options)
+
+
+def _start_ray(workers: int, gpus: int) -> None:
+    options = _quiet()
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    # A trial is measured: nothing on the host may outrank it.
+    os.environ.setdefault("RAY_worker_niceness", "0")
+    import ray
+
     # Cores are not what limits trials here: a slot is a promise, and trials choose their threads.
     ray.init(
+        address="local",  # else it would join whatever Ray runs on this host
         num_cpus=max(1, workers),
         num_gpus=gpus,
         include_dashboard=False,

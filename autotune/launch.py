@@ -168,7 +168,7 @@ class _Trial:
         kept = environment.kept(self._environ, self._spec)
         (self._folder / "environ.json").write_text(json.dumps(kept, indent=1))
         pid = self._guardian.fork(self._folder, self._environ, cwd=cwd, fresh=fresh)
-        tree = Tree(root=pid, keeper=self._guardian.pid, mark=self._mark)
+        tree = Tree(root=pid, keeper=self._guardian.pid, mark=f"{MARK}={self._mark}")
         _live[pid] = tree
         try:
             if watch is not None:

@@ -21,7 +21,8 @@ class Tree:
     """What tells a trial's processes from others.
 
     Those in the session of ``root``, those below ``keeper`` (which forks trials and, as their
-    subreaper, inherits orphans), bearers of ``mark``, and all that descend from one of these.
+    subreaper, inherits orphans), those started with the variable ``mark`` (NAME=VALUE), and all
+    that descend from one of these.
     """
 
     root: int
@@ -30,7 +31,7 @@ class Tree:
 
     def members(self) -> set[int]:
         """The live ones."""
-        wanted = f"{MARK}={self.mark}".encode() if self.mark else None
+        wanted = self.mark.encode() if self.mark else None
         parents: dict[int, int] = {}
         found: set[int] = set()
         for pid, parent, group, session in processes():
@@ -84,13 +85,13 @@ def start_ticks(pid: int) -> int | None:
 def end_orphans() -> set[int]:
     """End processes of trials whose launcher is dead; the ids of those ended.
 
-    A mark reads STUDY:NUMBER:LAUNCHER:START; see ``mark_of``.
+    Their marks end in LAUNCHER:START; see ``mark_of``.
     """
     marks: dict[str, int] = {}
     for pid, *_ in processes():
         for variable in _variables(pid):
             if variable.startswith(f"{MARK}=".encode()):
-                marks[variable.partition(b"=")[2].decode(errors="replace")] = pid
+                marks[variable.decode(errors="replace")] = pid
     ended: set[int] = set()
     for mark in marks:
         *_, launcher, started = mark.rsplit(":", 2)

@@ -38,11 +38,13 @@ class Zygote:
         self._output = self._process.stdout.fileno()
         self._pending = b""
         self._exits: dict[int, int] = {}
-        self._ready = False
+        self._pid: int | None = None  # of the process that forks; ours is its keeper
 
     @property
     def pid(self) -> int:
-        return self._process.pid
+        """Of the process below which all trials are; once it is ready."""
+        assert self._pid is not None
+        return self._pid
 
     def has_died(self) -> bool:
         """Whether the process is gone."""
@@ -50,11 +52,11 @@ class Zygote:
 
     def wait_until_ready(self) -> None:
         """Until its imports are done; raises ZygoteDied."""
-        if self._ready:
+        if self._pid is not None:
             return
-        if self._next(_START_SECONDS) is None:
+        if (message := self._next(_START_SECONDS)) is None:
             raise ZygoteDied(f"not ready within {_START_SECONDS:g} s")
-        self._ready = True
+        self._pid = message["ready"]
 
     def fork(
         self, folder: Path, environ: Mapping[str, str], *, cwd: Path, fresh: bool = False
@@ -98,7 +100,7 @@ class Zygote:
         with contextlib.suppress(OSError):
             if self._process.stdin is not None:
                 self._process.stdin.close()
-        if not self._ready:  # nothing is below it yet
+        if self._pid is None:  # no trial is below it yet, and imports keep it busy
             self._process.kill()
         try:
             self._process.wait(_CLEAN_UP_SECONDS)

@@ -27,17 +27,39 @@ _FIRST_VICTIM = "800"  # of the kernel, when the host runs out of memory: a tria
 
 
 def main() -> None:
-    """Serve requests until stdin closes."""
-    die_with(os.getppid())  # for as long as imports keep it from looking at stdin
+    """Split in two, so that neither can be killed without the other cleaning up after it."""
+    adopt_orphans()
+    keeper = os.getpid()
+    zygote = os.fork()
+    if zygote:
+        _keep(zygote)
+    _prepare(keeper)
+    try:
+        _serve()
+    finally:
+        end_below(os.getpid())
+
+
+def _keep(zygote: int) -> None:
+    """The parent: ends, in the same way, when the zygote has, and what that left behind first."""
+    null = os.open(os.devnull, os.O_RDWR)
+    for stream in (0, 1):
+        os.dup2(null, stream)
+    _, status = os.waitpid(zygote, 0)
+    end_below(os.getpid())
+    code = os.waitstatus_to_exitcode(status)
+    if code < 0:
+        os.kill(os.getpid(), -code)
+    os._exit(code & 0xFF)
+
+
+def _prepare(keeper: int) -> None:
+    die_with(keeper)  # for as long as imports keep it from looking at stdin
     for name in ("trials.run", *sys.argv[1:]):
         with contextlib.suppress(Exception):  # an optional library, or one that is broken here
             importlib.import_module(name)
     adopt_orphans()
     live_on()
-    try:
-        _serve()
-    finally:
-        end_below(os.getpid())
 
 
 def _serve() -> None:

@@ -323,9 +323,15 @@ class _Worker:
 
 
 def _quiet() -> dict[str, Any]:
-    """Options of ray.init without dashboard, usage reports or log noise."""
+    """Options of ray.init without usage reports or log noise; what it reads when it is imported
+    has to be in the environment by then."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    logging.getLogger("ray").setLevel(logging.ERROR)
+    import ray
+
+    logging.getLogger("ray").setLevel(logging.ERROR)  # the import sets it too
+    # Ray prints the end of a worker to stdout, in colour, whatever it is told of logging; records
+    # say it already, and stdout belongs to --json.
+    vars(ray._private.worker)["_worker_logs_enabled"] = False
     return {
         "log_to_driver": False,
         "logging_level": logging.ERROR,
@@ -342,10 +348,13 @@ def _join_ray(address: str) -> None:
 
 
 def _start_ray(workers: int, gpus: int) -> None:
-    options = _quiet()
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     # A trial is measured: nothing on the host may outrank it.
     os.environ.setdefault("RAY_worker_niceness", "0")
+    # All of Ray listens on loopback only: the one thing that does it, an address for ray.init does
+    # not. Its name says where it was needed first.
+    os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
+    options = _quiet()
     import ray
 
     # Cores are not what limits trials here: a slot is a promise, and trials choose their threads.

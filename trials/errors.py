@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from autotune.trial import Status
+from autotune.trial import Measurement, Status
 
 
 class TrialError(Exception):
@@ -43,6 +43,10 @@ class HostOutOfMemory(TrialError):
 
 
 class StoppedEarly(TrialError):
-    """The trial is clearly behind the front it was given."""
+    """The trial is clearly behind the front it was given; ``seen`` is what it had measured."""
 
     status = Status.STOPPED_EARLY
+
+    def __init__(self, reason: str, seen: Measurement | None = None) -> None:
+        super().__init__(reason)
+        self.seen = seen

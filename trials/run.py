@@ -6,7 +6,6 @@ import importlib
 import json
 import math
 import sys
-import time
 import traceback
 from collections.abc import Callable
 from pathlib import Path
@@ -19,7 +18,7 @@ from autotune.trial import (
     TrialSpec,
     spec_from_json,
 )
-from trials import plain_numbers, result
+from trials import plain_numbers, result, variables
 from trials.errors import NonFinite, StoppedEarly, TrialError, Unsupported
 from trials.settings import Settings
 
@@ -39,9 +38,10 @@ RUNNERS = {
 def main(folder: Path) -> int:
     """Run the trial of a folder; writes measurement.json and returns the exit code."""
     spec = spec_from_json(json.loads((folder / "spec.json").read_text()))
-    started = time.monotonic()
     try:
         measurement = _measure(spec, folder)
+    except StoppedEarly as error:
+        return _failed(folder, error.status, str(error), "", error.seen)
     except TrialError as error:
         return _failed(folder, error.status, str(error), error.hint)
     except MemoryError as error:
@@ -51,7 +51,6 @@ def main(folder: Path) -> int:
         status = _status_of(error)
         first = str(error).strip().splitlines()[0:1]
         return _failed(folder, status, f"{type(error).__name__}: {''.join(first)}"[:500], "")
-    del started
     result.write(folder, Status.COMPLETE, measurement, None)
     return EXIT_CODES[Status.COMPLETE]
 
@@ -63,9 +62,12 @@ def _measure(spec: TrialSpec, folder: Path) -> Measurement:
     module, _, name = target.partition(":")
     run: Runner = getattr(importlib.import_module(module), name)
     settings = Settings(spec)
+    variables.read_back(spec, settings)
     measurement = plain_numbers.measured(run(spec, folder, settings))
     if unread := settings.unread():
         raise Unsupported(f"nothing read {', '.join(unread)}: it had no effect")
+    if wrong := settings.mismatches():
+        raise Unsupported("; ".join(wrong))
     for name_, value in measurement.metrics.items():
         if value is not None and not math.isfinite(value):
             raise NonFinite(f"{name_} is {value}")
@@ -79,9 +81,11 @@ def _status_of(error: Exception) -> Status:
     return Status.CRASHED
 
 
-def _failed(folder: Path, status: Status, reason: str, hint: str) -> int:
+def _failed(
+    folder: Path, status: Status, reason: str, hint: str, seen: Measurement | None = None
+) -> int:
     print(f"{status}: {reason}", file=sys.stderr, flush=True)
-    result.write(folder, status, None, Failure(reason=reason, hint=hint))
+    result.write(folder, status, seen, Failure(reason=reason, hint=hint))
     return EXIT_CODES[status]
 
 

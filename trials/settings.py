@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from autotune.trial import KnobValue, TrialSpec
@@ -38,6 +39,16 @@ class Settings:
         """Something about the trial that is no knob and no metric; goes into its telemetry."""
         self.facts[name] = value
 
+    def mismatches(self) -> list[str]:
+        """Argument knobs away from their default of which the live object says something else."""
+        return [
+            f"{name} was set to {knob.value!r} but reads back {self.read_back[name]!r}"
+            for name, knob in self._arguments.items()
+            if not knob.is_default
+            and name in self.read_back
+            and not same(self.read_back[name], knob.value)
+        ]
+
     def unread(self) -> list[str]:
         """Argument knobs away from their default that nothing took: they had no effect."""
         return [
@@ -45,3 +56,18 @@ class Settings:
             for name, knob in self._arguments.items()
             if not knob.is_default and name not in self._taken
         ]
+
+
+def same(live: object, asked: object) -> bool:
+    """Equal as values: up to the rounding of a float, and ``true`` or 1 for True."""
+    if isinstance(live, bool) or isinstance(asked, bool):
+        return _as_truth(live) == _as_truth(asked)
+    try:
+        return math.isclose(float(str(live)), float(str(asked)), rel_tol=1e-6)
+    except ValueError:
+        return str(live).lower() == str(asked).lower()
+
+
+def _as_truth(value: object) -> str:
+    text = str(value).lower()
+    return {"1": "true", "0": "false"}.get(text, text)

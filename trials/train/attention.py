@@ -85,12 +85,21 @@ def _allow(settings: Settings, backend: str) -> None:
     if (impl := settings.take("attention.flash_impl", "default")) != "default":
         _activate(str(impl))
         settings.effective("attention.flash_impl", impl)
+    _tag_caches(settings, backend)
     if backend == "sdpa_auto":
         return
     torch.backends.cuda.enable_flash_sdp(backend == "sdpa_flash")
     torch.backends.cuda.enable_cudnn_sdp(backend == "sdpa_cudnn")
     torch.backends.cuda.enable_mem_efficient_sdp(backend == "sdpa_efficient")
     torch.backends.cuda.enable_math_sdp(backend == "sdpa_math")
+
+
+def _tag_caches(settings: Settings, backend: str) -> None:
+    """Which kernels are allowed is part of no key of torch's compile caches: without a tag, a trial
+    would run what an earlier one with another backend had compiled."""
+    priority = bool(settings.take("attention.sdpa_set_priority", False))
+    impl = settings.take("attention.flash_impl", "default")
+    torch.compiler.config.cache_key_tag = f"{backend}:{priority}:{impl}"
 
 
 def _activate(impl: str) -> None:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from trials.settings import Settings
-from trials.train import attention, checkpointing, float8, parts
+from trials.train import attention, checkpointing, float8, moe, parts
 from trials.train.compiling import Compiler
 from trials.train.layers import rope_table
 from trials.train.model import Decoder, head_dim, is_mixture
@@ -44,6 +44,8 @@ class Builder:
             compile_ops=self._compiler.scope == "ops",
             moe=is_mixture(self._config),
         )
+        if made.experts == "grouped_mm":
+            moe.check(self._device, self._precision.compute)
         with _on_paper(self._precision.weights):
             model = Decoder(self._config, made, shape.length)
         model.to_empty(device=self._device)
@@ -53,7 +55,8 @@ class Builder:
         model.cos, model.sin = rope_table(shape.length, head_dim(self._config), theta, self._device)
         fill(model, self._seed, "tables")
         _record(self._settings, model)
-        model.checkpoint = checkpointing.make(self._settings)
+        self._checkpointing = checkpointing.make(self._settings)
+        model.around = self._checkpointing.around
         self._compiler.model(model)
         return model, chosen
 
@@ -65,17 +68,18 @@ class Builder:
         for index, block in enumerate(new):
             block.to_empty(device=self._device)
             fill(block, self._seed, f"layer {before + index}")
+            block.recompute = self._checkpointing.of_layer(before + index)
         float8.convert(new, None if before else model, self._settings)
         self._compiler.blocks(new)
 
     def refill(self, model: Decoder) -> None:
-        """Every weight as it was at the start."""
+        """Every weight that is used as it was at the start."""
         layers, model.layers = model.layers, nn.ModuleList()
         try:
             fill(model, self._seed, "tables")
         finally:
             model.layers = layers
-        for index, block in enumerate(layers):
+        for index, block in enumerate(layers[: model.active]):
             fill(block, self._seed, f"layer {index}")
 
     def _probe(self, length: int) -> Tensor:

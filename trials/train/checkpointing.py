@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -25,16 +26,33 @@ _ATTENTION = (
 _MATMUL = ("mm", "addmm", "bmm", "_scaled_mm")
 
 
-def make(settings: Settings) -> Callable[..., Any] | None:
-    """A function (index, block, *inputs) -> output, or None when nothing is checkpointed."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checkpointing:
+    """What is done around a decoder layer; None where nothing is.
+
+    Recomputation goes inside the compiled layer, where its graph shows which products to save.
+    Moving activations goes around it, since it is the compiled graph that saves them.
+    """
+
+    inside: Callable[..., Any] | None  # (forward, *inputs) -> output
+    around: Callable[..., Any] | None  # (layer, *inputs) -> output
+    stride: int = 1  # of the layers that are recomputed
+
+    def of_layer(self, index: int) -> Callable[..., Any] | None:
+        """Recomputation of the layer of that index."""
+        return None if index % self.stride else self.inside
+
+
+def make(settings: Settings) -> Checkpointing:
+    """As the ``ac.*`` knobs say."""
     mode = settings.take("ac.mode", "none")
     settings.effective("ac.mode", mode)
     if mode in ("none", "memory_budget"):
-        return None
+        return Checkpointing(inside=None, around=None)
     if mode == "offload":
         pinned = bool(settings.take("ac.offload_pin_memory", False))
         settings.effective("ac.offload_pin_memory", pinned)
-        return partial(_offloaded, pinned)
+        return Checkpointing(inside=None, around=partial(_offloaded, pinned))
     options: dict[str, Any] = {"use_reentrant": bool(settings.take("ac.use_reentrant", False))}
     settings.effective("ac.use_reentrant", options["use_reentrant"])
     if mode in ("full", "selective_layer"):
@@ -48,23 +66,23 @@ def make(settings: Settings) -> Callable[..., Any] | None:
         stride = int(settings.take("ac.layer_stride", 2))
         settings.effective("ac.layer_stride", stride)
     elif mode == "selective_op":
-        policy = settings.take("ac.op_save_policy", "attention_and_half_matmul")
+        policy = str(settings.take("ac.op_save_policy", "attention_and_half_matmul"))
         settings.effective("ac.op_save_policy", policy)
-        options["context_fn"] = partial(_contexts, policy)
+        contexts: Any = partial(_contexts, policy)
+        contexts.cache_hash = policy  # lets torch's compile caches tell the policies apart
+        options["context_fn"] = contexts
     elif mode != "full":
         raise Unsupported(f"ac.mode={mode} is not built here")
-
-    def run(index: int, block: Any, *inputs: Any) -> Any:
-        if index % stride:
-            return block(*inputs)
-        return checkpoint(block, *inputs, **options)
-
-    return run
+    return Checkpointing(inside=partial(_recomputed, options), around=None, stride=stride)
 
 
-def _offloaded(pinned: bool, _index: int, block: Any, *inputs: Any) -> Any:
+def _recomputed(options: dict[str, Any], forward: Any, *inputs: Any) -> Any:
+    return checkpoint(forward, *inputs, **options)
+
+
+def _offloaded(pinned: bool, layer: Any, *inputs: Any) -> Any:
     with torch.autograd.graph.save_on_cpu(pin_memory=pinned):
-        return block(*inputs)
+        return layer(*inputs)
 
 
 def _contexts(policy: str) -> Any:

@@ -37,7 +37,7 @@ def whole(timed: list[Timed], layers: int) -> Whole:
     low = timed[0]
     base = statistics.median(low.step_ms)
     line = [_line(low, high, layers, base, value) for value in high.step_ms]
-    if statistics.median(line) <= statistics.median(high.step_ms):
+    if not is_sound(low, high):
         raise TrialError(
             f"{high.depth} layers took no longer than {low.depth}: timing was too noisy"
         )
@@ -51,6 +51,11 @@ def whole(timed: list[Timed], layers: int) -> Whole:
         reserved_bytes=reserved,
         extrapolated=True,
     )
+
+
+def is_sound(low: Timed, high: Timed) -> bool:
+    """Whether more layers took longer."""
+    return statistics.median(high.step_ms) > statistics.median(low.step_ms)
 
 
 def _line(low: Timed, high: Timed, layers: int, a: float, b: float) -> float:

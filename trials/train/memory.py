@@ -38,6 +38,8 @@ def keep_freed_pages() -> bool:
     """
     if os.environ.get("LD_PRELOAD") or os.environ.get("THP_MEM_ALLOC_ENABLE") == "1":
         return False
+    if "glibc.malloc" in os.environ.get("GLIBC_TUNABLES", ""):
+        return False
     try:
         mallopt = ctypes.CDLL(None).mallopt
     except (OSError, AttributeError):

@@ -49,8 +49,15 @@ class Block(nn.Module):
             else FeedForward(hidden, int(config["intermediate_size"]), parts)
         )
 
+        self.recompute: Any = None  # (forward, *inputs) -> output, set by checkpointing
+
     def forward(self, x: Tensor, cos: Tensor, sin: Tensor, mask: Any) -> Tensor:
         """(B, T, hidden) -> (B, T, hidden)"""
+        if self.recompute is None:
+            return self._run(x, cos, sin, mask)
+        return self.recompute(self._run, x, cos, sin, mask)  # type: ignore[no-any-return]
+
+    def _run(self, x: Tensor, cos: Tensor, sin: Tensor, mask: Any) -> Tensor:
         x = x + self._attend(self.norm1(x), cos, sin, mask)
         return x + self.mlp(self.norm2(x))  # type: ignore[no-any-return]
 
@@ -109,7 +116,7 @@ class Decoder(nn.Module):
         self.cos, self.sin = rope_table(
             length, head_dim(config), float(config["rope_theta"]), self.embed.weight.device
         )
-        self.checkpoint: Any = None  # (index, block, x, cos, sin, mask) -> x, set by checkpointing
+        self.around: Any = None  # (layer, *inputs) -> output, set by checkpointing
         self.active: int | None = None  # only so many layers run; None is all of them
 
     def grow(self, depth: int) -> list[Block]:
@@ -121,9 +128,9 @@ class Decoder(nn.Module):
     def forward(self, tokens: Tensor, mask: Any = None) -> Tensor:
         """(B, T) token ids -> (B, T, hidden) after the last norm."""
         x = self.embed(tokens)
-        for index, block in enumerate(self.layers[: self.active]):
-            if self.checkpoint is None:
+        for block in self.layers[: self.active]:
+            if self.around is None:
                 x = block(x, self.cos, self.sin, mask)
             else:
-                x = self.checkpoint(index, block, x, self.cos, self.sin, mask)
+                x = self.around(block, x, self.cos, self.sin, mask)
         return self.norm(x)  # type: ignore[no-any-return]

@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from trials.errors import Unsupported
 from trials.train.parts import Parts
 
 
@@ -27,7 +28,7 @@ class Mixture(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, T, hidden) -> (B, T, hidden)"""
-        flat = x.reshape(-1, x.shape[-1])
+        flat = x.reshape(-1, x.shape[-1]).to(_compute_dtype(x))
         scores = F.softmax(self.router(flat).float(), dim=-1)
         weights, experts = scores.topk(self.chosen, dim=-1)
         weights = (weights / weights.sum(-1, keepdim=True)).to(flat.dtype)
@@ -42,8 +43,8 @@ class Mixture(nn.Module):
         share = weights.flatten()[order]
         if self.parts.capacity_factor:
             share = share * self._within_capacity(experts.flatten()[order], counts, len(flat))
-        combined = torch.zeros_like(flat).index_add(0, rows, (out * share[:, None]).to(flat.dtype))
-        return combined.view_as(x)
+        weighed = (out * share[:, None]).to(x.dtype)
+        return torch.zeros_like(flat, dtype=x.dtype).index_add(0, rows, weighed).view_as(x)
 
     def _loop(self, rows: Tensor, counts: Tensor) -> Tensor:
         """One expert after the other; reads the counts back, so the host waits for the device."""
@@ -68,3 +69,26 @@ class Mixture(nn.Module):
         starts = counts.cumsum(0) - counts
         rank = torch.arange(len(experts), device=experts.device) - starts[experts]
         return (rank < capacity).to(self.down.dtype)
+
+
+def _compute_dtype(x: Tensor) -> torch.dtype:
+    """What products run in: grouped ones are not among those that autocast casts."""
+    if torch.is_autocast_enabled(x.device.type):
+        return torch.get_autocast_dtype(x.device.type)
+    return x.dtype
+
+
+def check(device: torch.device, dtype: torch.dtype) -> None:
+    """Raises Unsupported when grouped products do not run here in that dtype."""
+    rows = torch.zeros(16, 64, device=device, dtype=dtype, requires_grad=True)
+    weights = torch.zeros(2, 64, 64, device=device, dtype=dtype, requires_grad=True)
+    ends = torch.tensor([8, 16], device=device, dtype=torch.int32)
+    try:
+        out = F.grouped_mm(rows, weights, offs=ends)
+        torch.autograd.grad(out, (rows, weights), torch.ones_like(out))
+    except (AttributeError, RuntimeError, NotImplementedError) as error:
+        first = str(error).strip().splitlines()[0:1]
+        raise Unsupported(
+            f"moe.impl=grouped_mm does not run in {str(dtype).removeprefix('torch.')} on this "
+            f"device: {''.join(first)[:200]}"
+        ) from error

@@ -64,7 +64,7 @@ def choose(
 
 
 def _compiled(impl: str) -> str:
-    return impl if impl in _TRITON else "compiled"
+    return impl if impl in (*_TRITON, "complex") else "compiled"
 
 
 def _check_triton(chosen: dict[str, str], device: torch.device) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import statistics
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,13 +13,13 @@ import torch
 
 from autotune.metric import find
 from autotune.trial import Measurement, TrialSpec
-from trials import apply
+from trials import apply, variables
 from trials.errors import StoppedEarly
 from trials.settings import Settings
-from trials.train import ceiling, memory, process, quality, rate, timing
+from trials.train import ceiling, extrapolation, memory, process, quality, rate, timing
 from trials.train.clock import wait
 from trials.train.compiling import counts, limit_was_hit
-from trials.train.extrapolation import Whole, whole
+from trials.train.extrapolation import Whole
 from trials.train.timing import Timed
 from trials.train.trainer import Trainer
 
@@ -49,6 +51,10 @@ class _Trial:
         begun = time.perf_counter()
         apply.apply(self.spec, self.settings)
         process.prepare(self.settings, self.device)
+        self.dtype = rate.product_dtype(self.settings)
+        # Before the model fills the device.
+        kept = self.folder.parent / "ceilings.json"
+        self.ceiling = ceiling.matmul_flops(self.device, self.dtype, kept)
         self.trainer = Trainer(dict(self.spec.model), self.settings, self.device, self.spec.seed)
         self._spent("build", begun)
         try:
@@ -58,6 +64,7 @@ class _Trial:
         finally:
             self.trainer.close()
         apply.read_back(self.spec, self.settings)
+        variables.read_back_by_torch(self.spec, self.settings)
         if limit_was_hit():
             self.settings.notice("dynamo hit its recompile limit and fell back to eager")
         return self._measurement(judged, profile)
@@ -73,12 +80,32 @@ class _Trial:
             is_last = not fidelity.depths or plan.depth == fidelity.depths[-1]
             behind = self._behind if self.spec.front and is_last else None
             self.timed.append(timing.time_depth(self.trainer, plan, behind))
+        self._repeat_if_noisy()
         run, whole_step = self.timed[-1].micro_batches, self.trainer.shape.accumulation
         if run < whole_step:
             self.settings.notice(
                 f"{run} of {whole_step} micro-batches of a step were run in the slices; "
                 "each of the others counts as the last one"
             )
+
+    def _repeat_if_noisy(self) -> None:
+        """Once more where a deeper slice took no longer: something else was at work meanwhile."""
+        if len(self.timed) != 2 or extrapolation.is_sound(*self.timed):
+            return
+        self.settings.notice("timing was repeated: the deeper slice had been the faster one")
+        for index, first in enumerate(self.timed):
+            self.trainer.model.active = first.depth
+            again = timing.Plan(depth=first.depth, steps=5, whole=False, fewest=5)
+            new = timing.time_depth(self.trainer, again)
+            self.timed[index] = dataclasses.replace(
+                first,
+                step_ms=new.step_ms,
+                wall_ms=new.wall_ms,
+                update_ms=new.update_ms,
+                window=new.window,
+                tokens_run=new.tokens_run,
+            )
+        self.trainer.model.active = None
 
     def _behind(self, step_ms: float, peak_bytes: float) -> None:
         """Stop when a point of the front beats this trial clearly in everything it names.
@@ -91,14 +118,15 @@ class _Trial:
             deep = self.spec.fidelity.depths[-1] - low.depth
             step_ms = base + (step_ms - base) / deep * layers
             peak_bytes = low.peak_bytes + (peak_bytes - low.peak_bytes) / deep * layers
-        here = {
+        here: dict[str, float] = {
             "tokens_per_second": self.trainer.shape.tokens / step_ms * 1e3,
             "step_time_ms": step_ms,
             "peak_memory_bytes": peak_bytes,
         }
         for point in self.spec.front:
             if point and point.keys() <= here.keys() and _is_beaten(here, point):
-                raise StoppedEarly(f"clearly behind {dict(point)}: {here}")
+                seen = Measurement(metrics=here, phases=self.phases)
+                raise StoppedEarly(f"clearly behind {dict(point)}: {here}", seen)
 
     def _profile(self) -> dict[str, Any]:
         from trials.train.profile import profile_step
@@ -118,23 +146,21 @@ class _Trial:
         self.phases[phase] = self.phases.get(phase, 0.0) + time.perf_counter() - since
 
     def _measurement(self, judged: dict[str, float], profile: dict[str, Any] | None) -> Measurement:
-        result = whole(self.timed, self.layers)
+        result = extrapolation.whole(self.timed, self.layers)
         tokens = self.trainer.shape.tokens
         per_token = rate.flops_per_token(self.spec.model, self.trainer.shape.length)
-        dtype = rate.product_dtype(self.settings)
-        begun = time.perf_counter()
-        limit = ceiling.matmul_flops(self.device, dtype, self.folder.parent / "ceilings.json")
-        self._spent("other", begun)
-        found = rate.metrics(result, self.timed, tokens=tokens, per_token=per_token, ceiling=limit)
+        found = rate.metrics(
+            result, self.timed, tokens=tokens, per_token=per_token, ceiling=self.ceiling
+        )
         speed = found["tokens_per_second"] or 0.0
-        rate.check(speed * per_token, limit, self.timed, on_gpu=self.device.type == "cuda")
+        rate.check(speed * per_token, self.ceiling, self.timed, on_gpu=self.device.type == "cuda")
         found |= {"build_seconds": self.phases["build"], **judged}
         self.phases["compile"] = sum(t.compile_seconds for t in self.timed)
         self.phases["warmup"] = sum(t.warm_up_seconds for t in self.timed)
         self.phases["measure"] = sum(t.window[1] - t.window[0] for t in self.timed)
         told = self._told(result, speed) | {
-            "matmul_ceiling_flops": limit,
-            "matmul_ceiling_dtype": dtype,
+            "matmul_ceiling_flops": self.ceiling,
+            "matmul_ceiling_dtype": self.dtype,
             "model_flops_per_second": speed * per_token,
             "model_flops_convention": "6 N without the embedding + 6 layers width length (causal)",
         }
@@ -180,7 +206,7 @@ def _depth(t: Timed) -> dict[str, Any]:
     }
 
 
-def _is_beaten(here: dict[str, float], point: Any) -> bool:
+def _is_beaten(here: Mapping[str, float], point: Mapping[str, float]) -> bool:
     for name, value in point.items():
         metric = find(name)
         assert metric is not None

@@ -78,11 +78,14 @@ class _Run:
         assert total is not None
         return total
 
-    @torch.no_grad()
     def held_out(self, number: int, split: str) -> Tensor:
-        """The loss over sequences that were not trained on yet."""
+        """The loss over sequences that were not trained on yet.
+
+        Forward as in training, gradients and all: without them it would be compiled anew.
+        """
         parts = [
-            self.trainer.forward(batch) * share for batch, share in self._batches(split, number)
+            self.trainer.forward(batch).detach() * share
+            for batch, share in self._batches(split, number)
         ]
         return torch.stack(parts).sum()
 

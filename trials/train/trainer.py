@@ -108,6 +108,7 @@ class Trainer:
         self.model.zero_grad(set_to_none=True)
         self._collect()
         self.builder.grow(self.model, depth)
+        self._collect()  # what filling the weights took is not the model's
         self.reset_optimizer()
         if isinstance(before, torch.optim.Optimizer) and self.master is None:
             held = getattr(before, "state", None)
@@ -229,7 +230,7 @@ class Trainer:
             self.master.gather_gradients(self.sums)
         elif self.sums is not None:
             self.sums.release()
-        if scaler is not None:
+        if scaler is not None and self.clip:
             scaler.unscale_(self.optimizer)
         if self.clip:
             weights = self.master.master if self.master else self.model.parameters()

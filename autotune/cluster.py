@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import datetime
-import logging
 import os
 import socket
 import threading
@@ -15,23 +14,21 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from autotune import environment, launch
+from autotune import launch, ray_host
 from autotune.guard import Guard
 from autotune.launch import Cluster
 from autotune.plan import Plan
 from autotune.process_tree import end_orphans
+from autotune.ray_host import Node, NoResources, first_line
 from autotune.rooms import child_environ
 from autotune.trial import Failure, Status, TrialRecord, TrialSpec
 from autotune.turn import turn
+from autotune.worker import Worker
 
 _START_SECONDS = 90.0  # of Ray, or of a slot
 _QUEUE_SECONDS = 900.0  # behind other drivers that start at the same time
 _MOST_FAILED_STARTS = 5
 _SHARE = 0.01  # of a core that an actor asks for: a slot is a promise of ours, not Ray's
-
-
-class NoResources(RuntimeError):
-    """The cluster does not have what a trial needs; says asked and available."""
 
 
 @contextmanager
@@ -193,7 +190,7 @@ class RayCluster:
                 try:
                     ray.get(promise)
                 except ray.exceptions.RayError as error:
-                    self._failed_starts.append(_first_line(error))
+                    self._failed_starts.append(first_line(error))
                     if len(self._failed_starts) < _MOST_FAILED_STARTS:
                         self._replace(slot)
                     else:
@@ -207,7 +204,8 @@ class RayCluster:
             if not self._actors:
                 raise NoResources(f"no slot could start: {self._failed_starts[-1]}")
             if time.monotonic() > limit:
-                raise NoResources(f"no slot was free within {_START_SECONDS:g} s; {self._have()}")
+                have = ", ".join(map(str, ray_host.nodes()))
+                raise NoResources(f"no slot was free within {_START_SECONDS:g} s; {have}")
         return min(free)
 
     def _replace(self, slot: int) -> None:
@@ -224,7 +222,7 @@ class RayCluster:
         if self._trouble is not None:
             if isinstance(self._trouble, NoResources):
                 raise self._trouble
-            raise NoResources(f"Ray could not start: {_first_line(self._trouble)}")
+            raise NoResources(f"Ray could not start: {first_line(self._trouble)}")
 
     def _start(self) -> None:
         try:
@@ -234,7 +232,8 @@ class RayCluster:
                 if self._leaving.is_set():
                     raise NoResources("the study ended before Ray started")
                 self._have_ray()
-            for slot in range(min(self._workers, self._room())):
+            here = [ray_host.this_node(self._gpus_here)]
+            for slot in range(self._room(ray_host.nodes() if self._address else here)):
                 self._add(slot)
         except BaseException as error:
             self._trouble = error
@@ -245,37 +244,15 @@ class RayCluster:
 
     def _have_ray(self) -> None:
         if self._address is not None:
-            _join_ray(self._address)
+            ray_host.join(self._address)
             return
+        self._room([ray_host.this_node(self._gpus_here)])  # before a start that would be in vain
         self._guard = Guard()
         with self._guard.marking({"PYTHONPATH": child_environ({})["PYTHONPATH"]}):
-            _start_ray(self._workers, self._gpus_here if self._gpus else 0)
+            ray_host.start(self._workers, self._gpus_here if self._gpus else 0)
 
-    def _room(self) -> int:
-        """How many trials the cluster holds at a time; raises NoResources when that is none."""
-        per_node = [self._room_on(node["Resources"]) for node in _nodes()]
-        if not sum(per_node):
-            asked = [f"{n} {what}" for n, what in ((self._gpus, "GPU"), (self._cpus, "CPU")) if n]
-            raise NoResources(f"a trial needs {' and '.join(asked)} on one node; {self._have()}")
-        return sum(per_node)
-
-    def _room_on(self, resources: Mapping[str, float]) -> int:
-        cpus = resources.get("CPU", 0) if self._address else (os.cpu_count() or 1)
-        rooms = [self._workers]
-        if self._gpus:
-            rooms.append(int(resources.get("GPU", 0) // self._gpus))
-        if self._cpus:
-            rooms.append(int(cpus // self._cpus))
-        return min(rooms)
-
-    def _have(self) -> str:
-        """What every node offers, for people."""
-        nodes = [
-            f"{n['NodeManagerHostname']} has {n['Resources'].get('GPU', 0):g} GPU and "
-            f"{(n['Resources'].get('CPU', 0) if self._address else os.cpu_count() or 1):g} CPU"
-            for n in _nodes()
-        ]
-        return ", ".join(nodes) or "no node is alive"
+    def _room(self, nodes: list[Node]) -> int:
+        return ray_host.room(nodes, gpus=self._gpus, cpus=self._cpus, most=self._workers)
 
     def _add(self, slot: int) -> None:
         import ray
@@ -287,103 +264,11 @@ class RayCluster:
             variables = {"PYTHONPATH": child_environ({})["PYTHONPATH"]}
             options["runtime_env"] = {"env_vars": variables}
             options["num_cpus"] = self._cpus or _SHARE
-        remote: Any = ray.remote(_Worker)
-        forwarded = _forwarded(self._address)
+        remote: Any = ray.remote(Worker)
+        forwarded = ray_host.variables(elsewhere=self._address is not None)
         actor = remote.options(**options).remote(self._runner, self._environ, Path.cwd(), forwarded)
         self._actors[slot] = actor
         self._starting[actor.wait_until_ready.remote()] = slot
-
-
-class _Worker:
-    """What runs in a slot's process; imports stay in the methods, so that it starts fast."""
-
-    def __init__(
-        self, runner: str, environ: dict[str, str], cwd: Path, forwarded: dict[str, str | None]
-    ) -> None:
-        for name, value in forwarded.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
-        from autotune.slot import Slot
-
-        self._slot = Slot(runner, environ, cwd)
-
-    def wait_until_ready(self) -> None:
-        """Return when a trial could be forked."""
-        self._slot.wait_until_ready()
-
-    def run(self, spec: TrialSpec, folder: Path) -> TrialRecord:
-        """One trial."""
-        return self._slot.run(spec, folder)
-
-    def close(self) -> None:
-        """End the zygotes."""
-        self._slot.close()
-
-
-def _quiet() -> dict[str, Any]:
-    """Options of ray.init without usage reports or log noise; what it reads when it is imported
-    has to be in the environment by then."""
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    import ray
-
-    logging.getLogger("ray").setLevel(logging.ERROR)  # the import sets it too
-    # Ray prints the end of a worker to stdout, in colour, whatever it is told of logging; records
-    # say it already, and stdout belongs to --json.
-    vars(ray._private.worker)["_worker_logs_enabled"] = False
-    return {
-        "log_to_driver": False,
-        "logging_level": logging.ERROR,
-        "configure_logging": False,
-        "namespace": "autotune",
-    }
-
-
-def _join_ray(address: str) -> None:
-    options = _quiet()
-    import ray
-
-    ray.init(address=address, **options)
-
-
-def _start_ray(workers: int, gpus: int) -> None:
-    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
-    # A trial is measured: nothing on the host may outrank it.
-    os.environ.setdefault("RAY_worker_niceness", "0")
-    # All of Ray listens on loopback only: the one thing that does it, an address for ray.init does
-    # not. Its name says where it was needed first.
-    os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
-    options = _quiet()
-    import ray
-
-    # Cores are not what limits trials here: a slot is a promise, and trials choose their threads.
-    ray.init(
-        address="local",  # else it would join whatever Ray runs on this host
-        num_cpus=max(1, workers),
-        num_gpus=gpus,
-        include_dashboard=False,
-        _node_ip_address="127.0.0.1",
-        object_store_memory=80 << 20,
-        **options,
-    )
-
-
-def _nodes() -> list[dict[str, Any]]:
-    import ray
-
-    return [n for n in ray.nodes() if n["Alive"]]  # type: ignore[no-untyped-call]
-
-
-def _forwarded(address: str | None) -> dict[str, str | None]:
-    """What a worker's environment must have, and (None) what Ray put there of its own accord.
-
-    On this host it inherits the driver's; elsewhere it gets what is on the allow-list.
-    """
-    found: dict[str, str | None] = dict(environment.forwarded()) if address else {}
-    if "OMP_NUM_THREADS" not in os.environ:
-        found["OMP_NUM_THREADS"] = None  # else one core, whatever the host has
-    return found
 
 
 def _why_lost(error: Exception) -> tuple[Status, str]:
@@ -392,12 +277,7 @@ def _why_lost(error: Exception) -> tuple[Status, str]:
 
     if isinstance(error, ray.exceptions.OutOfMemoryError):
         return Status.HOST_OUT_OF_MEMORY, "Ray ended its worker: the host was out of memory"
-    return Status.ABANDONED, f"its worker died: {type(error).__name__}: {_first_line(error)}"
-
-
-def _first_line(error: BaseException) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[0][:300] if lines else type(error).__name__
+    return Status.ABANDONED, f"its worker died: {type(error).__name__}: {first_line(error)}"
 
 
 def _lost(busy: _Busy, status: Status, reason: str) -> TrialRecord:

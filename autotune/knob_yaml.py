@@ -37,24 +37,25 @@ _SCOPE = ("train", "serve", "toy", "command")
 _AFFECTS = ("throughput", "latency", "memory", "energy", "quality")
 _NAME = re.compile(r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)*$", re.ASCII)
 _LONGEST_NAME = 80
+_WORDS_OF_YAML_1_1 = ("yes", "no", "on", "off")
 
 
 def knobs_of(document: Mapping[str, Any], name: str) -> tuple[list[Knob], list[Rule]]:
     """Every knob and rule of a loaded file."""
     for key in document:
         if key in _KNOB_KEYS and key not in _FILE_KEYS:
-            where = _place(document, key, name)
+            where = place_of(document, key, name)
             raise SpaceError(f"{where}: {key} belongs to a knob: put it below knobs: and a name")
     only(document, _FILE_KEYS, name)
     knobs = mapping(document.get("knobs", {}), f"{name}: knobs")
     rules = document.get("rules", [])
     if not isinstance(rules, list):
-        raise SpaceError(f"{_place(document, 'rules', name)}: rules should be a list")
+        raise SpaceError(f"{place_of(document, 'rules', name)}: rules should be a list")
     if not knobs and not rules:
         raise SpaceError(f"{name}: has neither knobs nor rules")
     return (
-        [knob_of(str(n), body, name, _place(knobs, n, name)) for n, body in knobs.items()],
-        [rule_of(rule, name) for rule in rules],
+        [knob_of(str(n), body, name, place_of(knobs, n, name)) for n, body in knobs.items()],
+        [rule_of(rule, name, place_of(document, "rules", name)) for rule in rules],
     )
 
 
@@ -65,33 +66,41 @@ def knob_of(name: str, body: Any, file: str, where: str) -> Knob:
     for key in fields:
         if key in _LIMITS:
             what = f"integers: {{{key}: ...}} or floats: {{{key}: ...}}"
-            raise SpaceError(f"{_place(fields, key, file)}: {key} of {name} belongs inside {what}")
+            raise SpaceError(
+                f"{place_of(fields, key, file)}: {key} of {name} belongs inside {what}"
+            )
     only(fields, _KNOB_KEYS, file, name)
     domain = _domain(fields, name, file, where)
     apply = mapping(fields.get("apply", {"argument": name}), f"{where}: apply of {name}")
     only(apply, _APPLY, file, f"apply of {name}")
     if len(apply) != 1:
-        raise SpaceError(f"{where}: apply of {name} should have one entry, not {len(apply)}")
-    needs = _words(fields, "needs", None, where)
+        place = place_of(fields, "apply", file)
+        raise SpaceError(f"{place}: apply of {name} should have one entry, not {len(apply)}")
+    needs = _words(fields, "needs", None, file)
     for need in needs:
-        conditions.check_need(need, _place(fields, "needs", file))
+        conditions.check_need(need, place_of(fields, "needs", file))
     return Knob(
         name=name,
         domain=domain,
-        default=_default(fields, name, domain, where),
+        default=_default(fields, name, domain, file, where),
         default_by=_default_by(fields, name, domain, file, where),
         apply={str(k): str(v) for k, v in apply.items()},
-        summary=_text(fields, "summary", where),
-        when=requirement_of(fields.get("when"), f"{where}: when of {name}"),
+        summary=_text(fields, "summary", file),
+        when=requirement_of(
+            fields.get("when"), f"{place_of(fields, 'when', file)}: when of {name}"
+        ),
         needs=needs,
         # A knob without a scope is a user's own: whatever their trials run, they mean it.
-        scope=_words(fields, "scope", _SCOPE, where) or _SCOPE,
-        restart=_word(fields, "restart", _RESTART, "rebuild", where),
-        affects=_words(fields, "affects", _AFFECTS, where),
-        risk=_word(fields, "risk", _RISK, "none", where),
-        prior=_prior(fields, name, domain, where),
-        workload=_flag(fields.get("workload", False), f"{where}: workload of {name}"),
-        source=_text(fields, "source", where),
+        scope=_words(fields, "scope", _SCOPE, file) or _SCOPE,
+        restart=_word(fields, "restart", _RESTART, "rebuild", file),
+        affects=_words(fields, "affects", _AFFECTS, file),
+        risk=_word(fields, "risk", _RISK, "none", file),
+        prior=_prior(fields, name, domain, file),
+        workload=_flag(
+            fields.get("workload", False),
+            f"{place_of(fields, 'workload', file)}: workload of {name}",
+        ),
+        source=_text(fields, "source", file),
     )
 
 
@@ -107,10 +116,13 @@ def _check_name(name: str, where: str) -> None:
         raise SpaceError(f"{where}: {name} is a fact of the host or study, not a knob")
 
 
-def _default(fields: Mapping[str, Any], name: str, domain: Domain, where: str) -> KnobValue:
+def _default(
+    fields: Mapping[str, Any], name: str, domain: Domain, file: str, where: str
+) -> KnobValue:
     if "default" not in fields:
         raise SpaceError(f"{where}: {name} needs a default")
-    return _in_place(fields["default"], domain, f"{where}: default of {name}")
+    place = place_of(fields, "default", file)
+    return _in_place(fields["default"], domain, f"{place}: default of {name}")
 
 
 def _default_by(
@@ -119,7 +131,7 @@ def _default_by(
     given = mapping(fields.get("default_by", {}), f"{where}: default_by of {name}")
     found = {}
     for version, value in given.items():
-        place = _place(given, version, file)
+        place = place_of(given, version, file)
         if not conditions.VERSION.match(str(version)):
             raise SpaceError(f"{place}: {version} should read like torch<2.13")
         found[str(version)] = _in_place(value, domain, f"{place}: default of {name}")
@@ -131,7 +143,9 @@ def _in_place(value: Any, domain: Domain, where: str) -> KnobValue:
     default = _literal(value, where)
     if isinstance(domain, Choices):
         if default not in domain:
-            close = nearest(str(default), [str(v) for v in domain.values])
+            close = nearest(str(default), str(domain).split(" | "))
+            if default in _WORDS_OF_YAML_1_1 and True in domain:
+                close = "; bare yes, no, on and off are text here: write true or false"
             raise SpaceError(f"{where}: {default!r} is not among {domain}{close}")
         return default
     if isinstance(default, bool):
@@ -142,9 +156,10 @@ def _in_place(value: Any, domain: Domain, where: str) -> KnobValue:
 
 
 def _prior(
-    fields: Mapping[str, Any], name: str, domain: Domain, where: str
+    fields: Mapping[str, Any], name: str, domain: Domain, file: str
 ) -> tuple[KnobValue, ...]:
     given = fields.get("prior", [])
+    where = place_of(fields, "prior", file)
     if not isinstance(given, list):
         raise SpaceError(f"{where}: prior of {name} should be a list")
     for value in given:
@@ -153,13 +168,13 @@ def _prior(
     return tuple(float(v) if isinstance(domain, Floats) else v for v in given)
 
 
-def rule_of(body: Any, name: str) -> Rule:
-    """A ``require:`` sentence with its reason."""
-    fields = mapping(body, f"{name}: a rule")
+def rule_of(body: Any, name: str, where: str) -> Rule:
+    """A ``require:`` sentence with its reason; ``where`` is the place of the list it is in."""
+    fields = mapping(body, f"{where}: a rule")
     only(fields, ("require", "reason"), name)
-    parsed = requirement_of(fields.get("require"), f"{_place(fields, 'require', name)}: require")
+    parsed = requirement_of(fields.get("require"), f"{place_of(fields, 'require', name)}: require")
     if parsed is None:
-        raise SpaceError(f"{name}: a rule needs 'require'")
+        raise SpaceError(f"{where}: a rule needs 'require'")
     return Rule(requirement=parsed, reason=_text(fields, "reason", name))
 
 
@@ -168,7 +183,7 @@ def _domain(fields: Mapping[str, Any], name: str, file: str, where: str) -> Doma
     if len(given) != 1:
         raise SpaceError(f"{where}: {name} needs exactly one of integers, floats, choices")
     kind = given[0]
-    place = f"{_place(fields, kind, file)}: {kind} of {name}"
+    place = f"{place_of(fields, kind, file)}: {kind} of {name}"
     body = fields[kind]
     if kind == "choices":
         return _choices(body, place)
@@ -245,6 +260,8 @@ def requirement_of(text: Any, where: str) -> Requirement | None:
     """A parsed condition, or None where there is none."""
     if text is None:
         return None
+    if not isinstance(text, str | bool | int):
+        raise SpaceError(f"{where} should be an expression in quotes, not {text!r}")
     try:
         return requirement.parse(str(text).lower() if isinstance(text, bool) else str(text))
     except BadRequirement as error:
@@ -263,39 +280,44 @@ def only(fields: Mapping[str, Any], known: tuple[str, ...], file: str, owner: st
     for key in fields:
         if key not in known:
             of = f" of {owner}" if owner else ""
-            where = _place(fields, key, file)
-            raise SpaceError(f"{where}: unknown key {key}{of}{nearest(str(key), known)}")
+            where = place_of(fields, key, file)
+            close = nearest(str(key), known) or f" (one of {', '.join(known)})"
+            raise SpaceError(f"{where}: unknown key {key}{of}{close}")
 
 
-def _place(fields: Mapping[str, Any], key: Any, file: str) -> str:
+def place_of(fields: Mapping[str, Any], key: Any, file: str) -> str:
+    """``file:line`` of a key, as far as it is known."""
     line = line_of(fields, key)
     return f"{file}:{line}" if line else file
 
 
-def _text(fields: Mapping[str, Any], key: str, where: str) -> str:
+def _text(fields: Mapping[str, Any], key: str, file: str) -> str:
     value = fields.get(key, "")
     if not isinstance(value, str):
-        raise SpaceError(f"{where}: {key} should be text, not {value!r}")
+        raise SpaceError(f"{place_of(fields, key, file)}: {key} should be text, not {value!r}")
     return value
 
 
 def _word(
-    fields: Mapping[str, Any], key: str, known: tuple[str, ...], default: str, where: str
+    fields: Mapping[str, Any], key: str, known: tuple[str, ...], default: str, file: str
 ) -> str:
     value = str(fields.get(key, default))
-    if value not in known:
-        raise SpaceError(f"{where}: {key} {value}{nearest(value, known) or f' (one of {known})'}")
-    return value
+    return _known(value, key, known, place_of(fields, key, file))
 
 
 def _words(
-    fields: Mapping[str, Any], key: str, known: tuple[str, ...] | None, where: str
+    fields: Mapping[str, Any], key: str, known: tuple[str, ...] | None, file: str
 ) -> tuple[str, ...]:
     value = fields.get(key, [])
+    where = place_of(fields, key, file)
     if not isinstance(value, list):
         raise SpaceError(f"{where}: {key} should be a list")
     words = tuple(str(v) for v in value)
-    for word in words:
-        if known is not None and word not in known:
-            raise SpaceError(f"{where}: {key} {word}{nearest(word, known) or f' (one of {known})'}")
-    return words
+    return words if known is None else tuple(_known(w, key, known, where) for w in words)
+
+
+def _known(word: str, key: str, known: tuple[str, ...], where: str) -> str:
+    if word not in known:
+        close = nearest(word, known) or f" (one of {', '.join(known)})"
+        raise SpaceError(f"{where}: unknown {key} {word}{close}")
+    return word

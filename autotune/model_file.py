@@ -11,7 +11,7 @@ from typing import Any
 
 from autotune import yaml_lines
 from autotune.conditions import MODEL_KEYS
-from autotune.knob_yaml import only
+from autotune.knob_yaml import only, place_of
 from autotune.rooms import rooms_root
 from autotune.space import SpaceError, nearest
 
@@ -65,6 +65,11 @@ def load_model(name: str) -> dict[str, Any]:
 def _from_yaml(path: Path) -> dict[str, Any]:
     data = yaml_lines.load(path)
     only(data, MODEL_KEYS, str(path))
+    for key, value in data.items():
+        if wrong := _fault(key, value):
+            raise SpaceError(
+                f"{place_of(data, key, str(path))}: {key} should be {wrong}, not {value!r}"
+            )
     return _checked({"name": path.stem, **data}, str(path))
 
 

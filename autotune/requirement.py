@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import operator
+import re
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -93,7 +94,9 @@ def parse(text: str) -> Requirement:
     try:
         tree = _Literals().visit(ast.parse(text.strip(), mode="eval").body)
     except (SyntaxError, ValueError, RecursionError) as error:
-        raise BadRequirement(f"cannot parse {text!r}: {error}") from error
+        hint = "; == compares" if re.search(r"[^=!<>]=[^=]", text) else ""
+        why = error.msg if isinstance(error, SyntaxError) else str(error)
+        raise BadRequirement(f"cannot parse {text!r}: {why}{hint}") from error
     names: set[str] = set()
     _check(tree, names, text, 0)
     return Requirement(text, tree, frozenset(names))

@@ -87,7 +87,7 @@ class Choices:
         return any(type(value) is type(v) and value == v for v in self.values)
 
     def __str__(self) -> str:
-        return " | ".join(str(v) for v in self.values)
+        return " | ".join(str(v).lower() if isinstance(v, bool) else str(v) for v in self.values)
 
 
 Domain = Integers | Floats | Choices

@@ -110,7 +110,7 @@ def restore(data: Mapping[str, Any]) -> SearchSpace:
                 )
                 for k in data["knobs"]
             ),
-            rules=tuple(knob_yaml.rule_of(r, where) for r in data["rules"]),
+            rules=tuple(knob_yaml.rule_of(r, where, where) for r in data["rules"]),
             context=dict(data["context"]),
             fixed=dict(data["fixed"]),
         )

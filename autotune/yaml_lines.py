@@ -119,6 +119,8 @@ def parse(text: str, name: str) -> Lines:
         problem = str(error.problem)
         if "'\\t'" in problem:
             problem = "tabs cannot indent YAML; use spaces"
+        elif problem.startswith("could not determine a constructor"):
+            problem = "tags (!!name) are not allowed"
         raise SpaceError(f"{name}:{line}: {problem}") from None
     except yaml.reader.ReaderError as error:
         line = text.count("\n", 0, error.position) + 1

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from autotune import process_tree
+from autotune import process_tree, ray_host
 from autotune.cluster import NoResources, RayCluster
 from autotune.launch import Cluster
 from autotune.local_cluster import LocalCluster
@@ -347,12 +347,10 @@ def test_ray_says_nothing_and_shows_no_dashboard(ray_cluster: RayCluster, tmp_pa
 def test_waiting_for_a_slot_without_ray_is_an_error_not_a_hang(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    from autotune import cluster as module
-
     def broken(*_: object) -> None:
         raise RuntimeError("no room\nmore words")
 
-    monkeypatch.setattr(module, "_start_ray", broken)
+    monkeypatch.setattr(ray_host, "start", broken)
     made = RayCluster(runner="toy", workers=1)
     with pytest.raises(NoResources, match=r"^Ray could not start: no room$"):
         made.submit(toy(), tmp_path / "0000")

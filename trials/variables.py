@@ -79,7 +79,7 @@ def _by_torch(target: str, settings: Settings) -> Any:
     if target == "OMP_NUM_THREADS" and "cpu.intraop_threads" not in settings.read_back:
         return torch.get_num_threads()
     match = _COMPOSITE.match(target)
-    if match is None or not torch.cuda.is_initialized():
+    if match is None or not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         return None
     if match[2] == "backend":
         return torch.cuda.get_allocator_backend()

@@ -49,7 +49,7 @@ def run(
         _show_plan(plan, as_json)
         return 0
     from autotune import conduct
-    from autotune.cluster import NoResources
+    from autotune.ray_host import NoResources
     from autotune.store import StoreError
 
     _check_writable(out)

@@ -1,0 +1,1 @@
+"""How well strategies search, replayed over tables and synthetic spaces."""

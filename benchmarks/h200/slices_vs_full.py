@@ -58,7 +58,7 @@ def main() -> None:
     arguments.out.mkdir(parents=True, exist_ok=True)
     made = plan.make(Request(model=arguments.model, study="slices", trials=1), ["slices_vs_full"])
     session = Session(plan=made, folder=arguments.out / "runs", owner="", emit=lambda _e: None)
-    slot = Slot(0, "torch")
+    slot = Slot("torch")
     rows = []
     with (arguments.out / "slices_vs_full.csv").open("w", newline="") as file:
         writer = csv.DictWriter(file, COLUMNS)

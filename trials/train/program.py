@@ -95,7 +95,7 @@ class _Trial:
         self.settings.notice("timing was repeated: the deeper slice had been the faster one")
         for index, first in enumerate(self.timed):
             self.trainer.model.active = first.depth
-            again = timing.Plan(depth=first.depth, steps=5, whole=False, fewest=5)
+            again = timing.Plan(depth=first.depth, steps=5, whole=False, fewest=len(first.step_ms))
             new = timing.time_depth(self.trainer, again)
             self.timed[index] = dataclasses.replace(
                 first,

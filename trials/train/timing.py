@@ -19,8 +19,8 @@ from trials.train.trainer import Trainer
 SLICE_MICRO_BATCHES = 2  # of the accumulation that a slice runs; the rest follows from the last
 _LONGEST_WARM_UP = 12
 _STATIONARY = 0.08  # two steps within this share of each other
-_CPU_SECONDS = 6.0  # of timed steps at one depth of a slice, where a step is dear
-_CPU_FEWEST = (2, 3)  # timed steps at the lower and at the higher depth: five in all
+_CPU_SECONDS = 4.0  # of timed steps at one depth of a slice, where a step is dear
+_CPU_FEWEST = (2, 2)  # timed steps at the lower and at the higher depth
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,7 +80,8 @@ def time_depth(
     accumulation = trainer.shape.accumulation
     run = accumulation if plan.whole else min(accumulation, SLICE_MICRO_BATCHES)
     memory.reset(trainer.device)
-    warm = _warm_up(trainer, run)
+    on_cpu = trainer.device.type == "cpu"
+    warm = _warm_up(trainer, 1 if on_cpu and not plan.whole else run)
     trainer.garbage.after_warm_up()
     clock, gaps = Clock(trainer.device), list[float]()
     losses: list[Tensor] = []

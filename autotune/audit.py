@@ -6,9 +6,11 @@ A study like any other (same loop, store and resume); only its source of proposa
 from __future__ import annotations
 
 import itertools
+import json
 import statistics
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from autotune.sampler.protocol import Key, Proposal, key
@@ -254,6 +256,15 @@ def as_json(found: Sequence[Finding], skipped: Mapping[str, str]) -> dict[str, A
         ],
         "skipped": dict(skipped),
     }
+
+
+def read_findings(path: Path) -> list[dict[str, Any]]:
+    """The findings of an ``audit.json``; raises SpaceError when it is none."""
+    try:
+        findings = json.loads(path.read_text())["findings"]
+        return [{**f, "knob": str(f["knob"]), "label": str(f["label"])} for f in findings]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise SpaceError(f"{path}: not the audit.json of a knob audit: {error!r}") from error
 
 
 def lines(found: Sequence[Finding], skipped: Mapping[str, str]) -> list[str]:

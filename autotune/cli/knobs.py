@@ -29,18 +29,37 @@ def _how(knob: Knob) -> str:
 @click.option("--device", help="cpu or cuda.")
 @click.option("--live", is_flag=True, help="Only knobs that act on this host.")
 @click.option("--match", metavar="GLOB", help="Only names that match.")
+@click.option("--markdown", is_flag=True, help="As the page docs/knobs.md.")
+@click.option(
+    "--audit",
+    "audited",
+    metavar="FILE",
+    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    help="With --markdown: an audit.json whose findings stand beside the knobs.",
+)
 @json_option
 def list_knobs(
-    task: str | None, device: str | None, live: bool, match: str | None, as_json: bool
+    task: str | None,
+    device: str | None,
+    live: bool,
+    match: str | None,
+    markdown: bool,
+    audited: Path | None,
+    as_json: bool,
 ) -> None:
     """List the knobs of the catalogue."""
-    from autotune import catalogue
+    from autotune import audit, catalogue, knob_pages
 
     with errors_in_one_line():
         found = catalogue.listed(task=task, device=device, live=live)
     found = [k for k in found if match is None or fnmatch(k.name, match)]
     if as_json:
         click.echo(json.dumps([knob_json(k) for k in found], indent=2))
+        return
+    if markdown:
+        with errors_in_one_line():
+            findings = audit.read_findings(audited) if audited else []
+        click.echo(knob_pages.markdown(found, findings), nl=False)
         return
     for knob in found:
         click.echo(f"{knob.name:<44} {str(knob.domain)[:40]:<40} default {knob.default}")

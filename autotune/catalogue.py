@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from autotune import hardware, request_file, space_file, yaml_lines
+from autotune import hardware, plan, request_file, space_file, yaml_lines
 from autotune.space import Knob, SpaceError
 
 
@@ -48,7 +48,9 @@ def validate(path: Path) -> str:
         space_file.load_model(str(path))
         return "model"
     if "model" in keys:
-        request_file.load(path, overrides={})
+        request = request_file.load(path, overrides={})
+        with request_file.locating(path, {}):
+            plan.make(request, [])
         return "study"
     space_file.load_catalogue([path])
     return "space"

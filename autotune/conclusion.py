@@ -89,7 +89,8 @@ def outcome(
     first = next(iter(baselines.values()), space.default())
     changed = _changed(space, chosen.configuration, first)
     return Outcome(
-        best=chosen.number,
+        # A baseline has no trial of the search: its first repeat stands for it.
+        best=chosen.records[0].spec.number if chosen.number is None else chosen.number,
         configuration=dict(chosen.configuration),
         changed=changed,
         changed_from_upstream=space.changed(chosen.configuration),

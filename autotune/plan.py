@@ -10,18 +10,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from autotune import argv_template, space_file
+from autotune import argv_template, runner_words, space_file
 from autotune import hardware as hw
 from autotune import request as rq
 from autotune.hardware import Hardware
 from autotune.request import Request
 from autotune.space import SearchSpace, SpaceError, nearest
-from autotune.study import Budget, Objective, StudyError, StudySpec
+from autotune.study import DEFAULT_TIMEOUT_SECONDS, Budget, Objective, StudyError, StudySpec
 from autotune.trial import KnobValue
 
 # Seconds of trials when the user gives neither --budget nor --trials.
 DEFAULT_BUDGET_SECONDS = {"cpu": 360.0, "cuda": 900.0}
-_DEFAULT_TIMEOUT_SECONDS = 120.0
 _ENERGY = ("energy_joules_per_token", "average_power_watts")
 
 
@@ -47,6 +46,7 @@ def make(request: Request, command: Sequence[str]) -> Plan:
     gpus = _gpus_per_trial(request, hardware)
     space, notices = _space(request, hardware, model, gpus)
     _check_command(request, space)
+    _check_words_are_read(request, space)
     presets = space_file.load_presets(space, request.task) if model else []
     spec = StudySpec(
         name=rq.check_study_name(request.study or default_name(request)),
@@ -167,7 +167,7 @@ def _budget(request: Request, hardware: Hardware) -> Budget:
     seconds = rq.parse_seconds(request.budget, "--budget") if request.budget else None
     if seconds is None and request.trials is None:
         seconds = DEFAULT_BUDGET_SECONDS[hardware.device]
-    timeout = _DEFAULT_TIMEOUT_SECONDS
+    timeout = DEFAULT_TIMEOUT_SECONDS
     if request.trial_timeout:
         timeout = rq.parse_seconds(request.trial_timeout, "--trial-timeout")
     return Budget(seconds=seconds, trials=request.trials, trial_timeout_seconds=timeout)
@@ -237,6 +237,16 @@ def _check_command(request: Request, space: SearchSpace) -> None:
         )
     except argv_template.BadTemplate as error:
         raise StudyError(f"--command: {error}") from None
+
+
+def _check_words_are_read(request: Request, space: SearchSpace) -> None:
+    """Options, facts and faults that nothing reads."""
+    runner_words.check_options(request.runner, _pairs(request.options, "--option"))
+    argv = _options(request).get("argv", ())
+    facts = _pairs(request.workload, "--workload")
+    mentioned = argv_template.names(argv)
+    runner_words.check_facts(request.runner, request.task, facts, space, mentioned)
+    runner_words.check_faults(request.runner, request.faults, space)
 
 
 def _pairs(texts: Sequence[str], flag: str) -> dict[str, str]:

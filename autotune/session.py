@@ -14,6 +14,8 @@ from typing import Any
 from autotune import estimate
 from autotune.plan import Plan
 from autotune.sampler.protocol import Proposal
+from autotune.space import nearest
+from autotune.study import DEFAULT_TIMEOUT_SECONDS, Objective
 from autotune.trial import (
     AppliedKnob,
     Failure,
@@ -27,7 +29,8 @@ UPSTREAM = "upstream_default"
 # A CPU page-faults gigabytes of gradients and optimizer states in: every layer costs seconds there.
 _SLICES = {"cpu": (0, 1), "cuda": (2, 4)}
 _RISKY = ("numerics", "quality")
-_OVERTIME_SECONDS = 3.0  # that a trial may run over the study's time budget
+_OVERTIME_SECONDS = 3.0  # that a trial may run over the study's time budget, at most
+_OVERTIME_SHARE = 0.05  # of the budget
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,7 +142,22 @@ def completed(session: Session, record: TrialRecord, predicted: Mapping[str, flo
         metrics = dict(measurement.metrics)
         metrics |= _derived(metrics, record.spec, session.plan.spec.price_usd_per_gpu_hour)
         measurement = dataclasses.replace(measurement, metrics=metrics)
-    return dataclasses.replace(record, measurement=measurement, predicted=dict(predicted))
+    record = dataclasses.replace(record, measurement=measurement, predicted=dict(predicted))
+    return _with_objectives(record, session.plan.spec.objectives)
+
+
+def _with_objectives(record: TrialRecord, objectives: Sequence[Objective]) -> TrialRecord:
+    """A trial that did not measure what is wanted has failed, with the reason it gave."""
+    missing = [o.metric for o in objectives if record.metric(o.metric) is None]
+    if record.status is not Status.COMPLETE or record.measurement is None or not missing:
+        return record
+    name, found = missing[0], record.measurement.metrics
+    said = [text for text in record.measurement.notices if text.startswith(f"{name} is null")]
+    known = ", ".join(sorted(n for n, v in found.items() if v is not None)) or "nothing"
+    reason = said[0] if said else f"objective {name} was not measured"
+    hint = "" if name in found else f"the trial reported {known}{nearest(name, found)}"
+    failure = Failure(reason=reason, hint=hint)
+    return dataclasses.replace(record, status=Status.NON_FINITE, failure=failure)
 
 
 def _was_cut(record: TrialRecord, session: Session) -> bool:
@@ -226,11 +244,14 @@ def _goes_full_depth(plan: Plan, proposal: Proposal) -> bool:
 
 def _timeout(session: Session, proposal: Proposal) -> float:
     """Full depth builds and steps as much longer as the model is deeper, within reason."""
-    longest = session.plan.spec.budget.trial_timeout_seconds
-    if proposal.full_depth and slice_depths(session.plan):
-        longest *= 3
-    elif proposal.stage == "default":
-        longest *= 2  # the slowest setting of all, and the one that must be known
+    budget = session.plan.spec.budget
+    longest = budget.trial_timeout_seconds
+    if longest == DEFAULT_TIMEOUT_SECONDS:  # else it is the user's own word, for every trial
+        if proposal.full_depth and slice_depths(session.plan):
+            longest *= 3
+        elif proposal.stage == "default":
+            longest *= 2  # the slowest setting of all, and the one that must be known
     if session.deadline is None:
         return longest
-    return min(longest, max(1.0, session.deadline - time.monotonic() + _OVERTIME_SECONDS))
+    overtime = min(_OVERTIME_SECONDS, _OVERTIME_SHARE * (budget.seconds or 0.0))
+    return min(longest, max(1.0, session.deadline - time.monotonic() + overtime))

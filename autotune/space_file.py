@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -36,6 +37,12 @@ def files() -> list[Path]:
     return sorted(path for path in found if path.name != "workloads.yaml")
 
 
+@functools.cache
+def _own(path: Path) -> yaml_lines.Lines:
+    """A file of the catalogue, which no user edits: read once, since reading takes a second."""
+    return yaml_lines.load(path)
+
+
 def load_catalogue(extra: Sequence[Path] = ()) -> SearchSpace:
     """Every knob and rule, those of ``extra`` files last.
 
@@ -45,8 +52,10 @@ def load_catalogue(extra: Sequence[Path] = ()) -> SearchSpace:
     knobs: dict[str, Knob] = {}
     rules: list[Rule] = []
     places: dict[str, str] = {}
-    for path in [*files(), *extra]:
-        document = yaml_lines.load(path)
+    for path, document in [
+        *((path, _own(path)) for path in files()),
+        *((path, yaml_lines.load(path)) for path in extra),
+    ]:
         found, more = knob_yaml.knobs_of(document, str(path))
         for knob in found:
             place = f"{path}:{line_of(document['knobs'], knob.name)}"

@@ -12,6 +12,7 @@ from typing import Any
 from autotune.trial import Configuration, KnobValue, TrialRecord
 
 _LIMIT = re.compile(r"^\s*([A-Za-z_][\w.]*)\s*(<=|>=|<|>)\s*([^\s<>=]+)\s*$")
+DEFAULT_TIMEOUT_SECONDS = 120.0  # of a trial, where the user says nothing
 _OPERATORS: dict[str, Callable[[float, float], bool]] = {
     "<=": operator.le,
     ">=": operator.ge,
@@ -79,7 +80,7 @@ class Budget:
 
     seconds: float | None
     trials: int | None
-    trial_timeout_seconds: float = 120.0
+    trial_timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -40,6 +40,7 @@ class Progress:
     launched: dict[int, dict[str, float]] = field(default_factory=dict)  # number -> prediction
     seen: set[int] = field(default_factory=set)
     calibration: estimate.Calibration | None = None
+    canary: int | None = None  # a trial that tells a broken machine from a hard region; it runs
 
 
 def drive(
@@ -87,7 +88,8 @@ def _launch_one(
     total: int | None,
 ) -> str | None:
     """Launch the next proposal. Returns why none was: a final reason, or "waiting"."""
-    proposal = source.ask()
+    wanted = progress.canary is None and breaker.wants_canary(progress.records)
+    proposal = _canary(session) if wanted else source.ask()
     if proposal is None:
         return "waiting"
     name = session.plan.spec.name
@@ -98,6 +100,7 @@ def _launch_one(
     predicted = prediction(session, spec, progress.calibration)
     metrics = predicted.metrics() if predicted is not None else {}
     progress.launched[number] = metrics
+    progress.canary = number if wanted else progress.canary
     if predicted is not None and (why := estimate.check(predicted, session.plan.hardware)):
         _keep(source, session, store, progress, rejected(session, spec, why, metrics))
         return None
@@ -106,11 +109,19 @@ def _launch_one(
     return None
 
 
+def _canary(session: Session) -> Proposal:
+    """The plainest configuration once more: if that fails too, the machine is at fault."""
+    session.emit(Event(kind="notice", text="failures all alike: running the default once more"))
+    return Proposal(configuration=session.plan.space.default(), stage="canary", label="canary")
+
+
 def _keep(
     source: Source, session: Session, store: Store, progress: Progress, record: TrialRecord
 ) -> None:
     """Store first: what a strategy learns must never be more than what the store knows."""
     predicted = progress.launched.pop(record.spec.number, {})
+    if record.spec.number == progress.canary:
+        progress.canary = None
     record = completed(session, record, predicted)
     store.add(record)
     progress.seen.add(record.spec.number)

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from autotune.requirement import parse
+from autotune.space import nearest
 from autotune.trial import KnobValue, Measurement, Status, TrialSpec, to_json
 from trials.errors import (
     BadOutput,
@@ -59,11 +60,35 @@ def active(spec: TrialSpec, knobs: Mapping[str, KnobValue], chance: float) -> li
     for text in spec.options.get("faults", ()):
         action, _, condition = str(text).partition(" if ")
         action = action.strip()
-        if not any(p.fullmatch(action) for p in (*_BEFORE, _SPOIL, _TYPE, *_AFTER)):
-            raise ValueError(f"unknown fault {action!r}; see docs/toy-runner.md")
+        _check(action)
         if not condition or parse(condition).holds(values):
             found.append(action)
     return found
+
+
+def _check(action: str) -> None:
+    if not any(p.fullmatch(action) for p in (*_BEFORE, _SPOIL, _TYPE, *_AFTER)):
+        known = sorted({_plain_name(p) for p in (*_DONE_BEFORE, *_DONE_AFTER)})
+        raise ValueError(f"unknown fault {action!r}; known are {', '.join(known)}, METRIC=VALUE")
+
+
+def _plain_name(pattern: str) -> str:
+    """A pattern's first words, as a person would write them."""
+    return re.split(r"[(\[:\\]", pattern)[0].strip() or "segfault, abort, bus error"
+
+
+def check(faults: Sequence[str], knobs: Sequence[str]) -> str:
+    """Why one of these faults could never be meant; empty when all can."""
+    for text in faults:
+        action, _, condition = text.partition(" if ")
+        try:
+            _check(action.strip())
+            names = parse(condition).names if condition else frozenset()
+        except ValueError as error:
+            return f"{text!r}: {error}"
+        if unknown := sorted(names - {*knobs, "number", "chance"}):
+            return f"{text!r}: no knob {unknown[0]}{nearest(unknown[0], knobs)}"
+    return ""
 
 
 def before(faults: Sequence[str], folder: Path) -> None:
@@ -269,3 +294,10 @@ _DONE_AFTER: dict[str, Callable[..., None]] = {
 }
 _BEFORE = {re.compile(pattern): fault for pattern, fault in _DONE_BEFORE.items()}
 _AFTER = {re.compile(pattern): fault for pattern, fault in _DONE_AFTER.items()}
+
+
+if __name__ == "__main__":
+    _split = sys.argv.index("--")
+    _problem = check(sys.argv[_split + 1 :], sys.argv[1:_split])
+    print(_problem)
+    sys.exit(2 if _problem else 0)

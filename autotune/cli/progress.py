@@ -79,8 +79,8 @@ def trial_line(record: TrialRecord, objective: Objective) -> str:
     head = f"trial {record.spec.number:>4} {record.spec.stage:<10} {record.status:<13}"
     if value is not None:
         return f"{head} {objective.metric}={value:,.4g} in {record.wall_seconds:.1f}s"
-    reason = record.failure.reason if record.failure else ""
-    return f"{head} {reason[:160]}"
+    reason, hint = (record.failure.reason, record.failure.hint) if record.failure else ("", "")
+    return f"{head} {reason[:160]}" + (f" ({hint[:120]})" if hint else "")
 
 
 class _Lines:

@@ -143,10 +143,10 @@ def _conclude(study: Study, files: dict[str, str], as_json: bool) -> int:
     if as_json:
         click.echo(json.dumps({**summary(study), "files": files}, indent=2))
     else:
-        for line in summary_lines(study):
-            click.echo(line)
         for what, path in files.items():
             click.echo(f"{what:>12}  {path}")
+        for line in summary_lines(study):  # last, so that the last line says why it ended
+            click.echo(line)
     sys.stdout.flush()
     return exit_code(study)
 

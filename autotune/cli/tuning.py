@@ -76,10 +76,12 @@ def tune(store: str | None, out: Path, dry_run: bool, as_json: bool, **asked: An
         path = Path(asked["model"])
         if path.suffix in (".yaml", ".yml") and path.is_file():
             given = _given_on_the_command_line() - {"model"}
-            request = request_file.load(path, overrides={k: words[k] for k in given & set(words)})
+            overrides = {k: words[k] for k in given & set(words)}
+            request = request_file.load(path, overrides)
+            with request_file.locating(path, overrides):
+                plan = planning.make(request, [_STARTED_FROM, *sys.argv[1:]])
         else:
-            request = Request(**words)
-        plan = planning.make(request, [_STARTED_FROM, *sys.argv[1:]])
+            plan = planning.make(Request(**words), [_STARTED_FROM, *sys.argv[1:]])
     return run(plan, store=store, out=out, dry_run=dry_run, as_json=as_json)
 
 

@@ -15,6 +15,7 @@ from autotune.trial import Configuration, KnobValue, TrialRecord
 
 _PROMISING = 0.003  # a relative gain above which a change is kept for pairing with others
 _TRIES = 400
+_VERY_WIDE = 400  # knobs
 
 Move = tuple[str, KnobValue]
 
@@ -74,8 +75,14 @@ class Climb:
             self.tell(record)
 
     def notices(self) -> tuple[str, ...]:
-        """Nothing a person must know."""
-        return ()
+        """That it took the place of a model of all knobs, where somebody may have expected one."""
+        count = len(self._space.free())
+        if count <= _VERY_WIDE:
+            return ()
+        return (
+            f"a model of {count:,} knobs would take longer than the trials; "
+            "switched to a cheaper search, which changes one or two knobs at a time",
+        )
 
     def _all_moves(self) -> list[Move]:
         """Experts' values first, then one other value of every knob, the likely ones first."""

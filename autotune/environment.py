@@ -72,12 +72,20 @@ def text_of(value: object) -> str:
     return str(value) if not isinstance(value, bool) else ("True" if value else "False")
 
 
-def of_interpreter(own: Mapping[str, str], applied: tuple[AppliedKnob, ...] = ()) -> dict[str, str]:
-    """What an interpreter starts with from which such trials can be forked: the study's ``own``
-    variables, and those of knobs that act at the start."""
+def at_start(
+    own: Mapping[str, str], applied: tuple[AppliedKnob, ...] = ()
+) -> dict[str, str | None]:
+    """What tells interpreters apart from which trials can be forked: the study's ``own`` variables,
+    and those of knobs that act at the start; None for a variable of ours that must be absent."""
     variables, absent = knob_variables(applied)
-    at_start = {n: text for n, text in variables.items() if not n.startswith(_FORK_TAKES)}
-    return _environ(own, at_start, absent)
+    acting = {n: text for n, text in variables.items() if not n.startswith(_FORK_TAKES)}
+    return {**{name: None for name in absent if name in os.environ}, **own, **acting}
+
+
+def of_interpreter(wanted: Mapping[str, str | None]) -> dict[str, str]:
+    """The whole environment of an interpreter that starts so."""
+    present = {name: text for name, text in wanted.items() if text is not None}
+    return _environ({}, present, [name for name, text in wanted.items() if text is None])
 
 
 def of_trial(spec: TrialSpec, extra: Mapping[str, str]) -> dict[str, str]:
@@ -89,8 +97,8 @@ def of_trial(spec: TrialSpec, extra: Mapping[str, str]) -> dict[str, str]:
 def _environ(
     own: Mapping[str, str], variables: Mapping[str, str], absent: Sequence[str]
 ) -> dict[str, str]:
-    known = {n: text for n, text in own.items() if text != HIDDEN}  # a masked one: as in ours
-    environ = child_environ({**_SAFETY, **known, **variables})
+    asked = {**_SAFETY, **own, **variables}
+    environ = child_environ({n: v for n, v in asked.items() if v != HIDDEN})  # masked: as in ours
     for name in absent:
         if name not in own:
             environ.pop(name, None)

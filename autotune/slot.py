@@ -40,8 +40,9 @@ class Slot:
         self._imports = _IMPORTS.get(runner, ())
         self._cwd = cwd or Path.cwd()
         self._cache: CompileCache | None = None
-        self._zygotes: dict[frozenset[tuple[str, str]], Zygote] = {}  # the last used one last
-        self._zygote(environment.of_interpreter(environ or {}))
+        # By the variables that act at the start; the last used one last.
+        self._zygotes: dict[frozenset[tuple[str, str | None]], Zygote] = {}
+        self._zygote(environment.at_start(environ or {}))
         self._devices = telemetry.device_ids(detect())
         self._watch = telemetry.NvmlWatch(self._devices) if self._devices else None
         self._level = telemetry.used_bytes(self._devices)  # device memory in use without a trial
@@ -57,7 +58,7 @@ class Slot:
         record = launch.run(
             spec,
             folder,
-            zygote=self._zygote(environment.of_interpreter(spec.environ, spec.applied)),
+            zygote=self._zygote(environment.at_start(spec.environ, spec.applied)),
             watch=self._watch if spec.gpus else None,
             cache=self._cache_in(folder.parent / "cache"),
             cwd=self._cwd,
@@ -72,9 +73,9 @@ class Slot:
         if self._cache is not None:
             self._cache.close()
 
-    def _zygote(self, environ: Mapping[str, str]) -> Zygote:
+    def _zygote(self, wanted: Mapping[str, str | None]) -> Zygote:
         """A living one that was started with these variables."""
-        start = frozenset(environ.items())
+        start = frozenset(wanted.items())
         found = self._zygotes.pop(start, None)
         if found is not None and found.has_died():
             found.close()
@@ -82,7 +83,7 @@ class Slot:
         if found is None:
             while len(self._zygotes) >= _MOST_ZYGOTES:
                 self._zygotes.pop(next(iter(self._zygotes))).close()
-            found = Zygote(self._imports, environ)
+            found = Zygote(self._imports, environment.of_interpreter(wanted))
         self._zygotes[start] = found
         return found
 

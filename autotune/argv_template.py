@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from autotune.trial import KnobValue
 
 # Filled in for every trial, beside its knobs and the facts of the workload.
-BUILT_IN = ("out", "folder", "seed", "number", "model", "task")
+BUILT_IN = ("out", "folder", "seed", "number", "model", "task", "port")
 _PLACE = re.compile(r"\{\{|\}\}|\{([A-Za-z_][\w.\-]*)(?:\?((?:[^{}]|\{\})*))?\}")
 _OFF = (False, "unset")
 

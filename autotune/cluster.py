@@ -39,6 +39,7 @@ def for_plan(plan: Plan, folder: Path) -> Iterator[Cluster]:
         runner=plan.spec.runner,
         workers=plan.spec.workers,
         gpus=plan.spec.gpus_per_trial,
+        cpus=plan.spec.cpus_per_trial,
         gpus_here=len(plan.hardware.gpus),
         environ=plan.spec.environ,
         address=plan.ray_address,

@@ -57,7 +57,7 @@ def conduct(
     """
     name = plan.spec.name
     folder = (out / name).absolute()
-    for text in plan.notices:
+    for text in (*plan.notices, slots_text(plan)):
         emit(Event(kind="notice", text=text))
     for number in store.abandon_dead(name):
         emit(Event(kind="notice", text=f"trial {number} was abandoned and will run again"))
@@ -78,6 +78,16 @@ def conduct(
             reason = drive_all(source, session, store, cluster, progress, interrupted)
             store.finish(name, Outcome(best=None, stopped_because=reason), _state(reason))
     return store.load(name)
+
+
+def slots_text(plan: Plan) -> str:
+    """How many trials run at a time, and on what."""
+    workers, gpus = plan.spec.workers, plan.spec.gpus_per_trial
+    trials = f"{workers} trial{'s' if workers != 1 else ''} at a time"
+    if plan.ray_address:
+        return f"{trials} at most, on the Ray cluster at {plan.ray_address}"
+    have = f"{len(plan.hardware.gpus)} GPUs and {plan.hardware.cores} cores here"
+    return f"{trials}, {gpus} GPU{'s' if gpus != 1 else ''} each ({have})"
 
 
 def drive_all(

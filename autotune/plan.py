@@ -69,6 +69,7 @@ def make(request: Request, command: Sequence[str]) -> Plan:
         environ=_pairs(request.environ, "--env"),
         fingerprint=hw.fingerprint(list(command)),
         created_at=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        cpus_per_trial=request.cpus_per_trial,
     )
     return Plan(
         spec=spec,
@@ -128,6 +129,9 @@ def _check_words(request: Request) -> None:
             raise StudyError(f"unknown {what} {word}{nearest(word, known)}")
     if request.trials is not None and request.trials < 1:
         raise StudyError(f"--trials {request.trials} should be at least 1")
+    for what, asked in (("gpus", request.gpus_per_trial), ("cpus", request.cpus_per_trial)):
+        if asked is not None and asked < 0:
+            raise StudyError(f"--{what}-per-trial {asked} should not be below 0")
     if request.price is not None and not 0 < request.price < 1e6:
         raise StudyError(f"--price {request.price} should be dollars per GPU hour, above 0")
     if request.runner == "command" and not request.command:
@@ -142,6 +146,11 @@ def _hardware_for(request: Request) -> Hardware:
         raise StudyError(
             f"--gpus-per-trial {request.gpus_per_trial} asks for more than the "
             f"{len(hardware.gpus)} GPUs here; `autotune doctor` shows what was found"
+        )
+    if request.cpus_per_trial > hardware.cores and not request.ray_address:
+        raise StudyError(
+            f"--cpus-per-trial {request.cpus_per_trial} asks for more than the "
+            f"{hardware.cores} cores here"
         )
     return hardware
 
@@ -160,6 +169,8 @@ def _workers(request: Request, hardware: Hardware, gpus: int) -> int:
         return request.workers
     if gpus:
         return max(1, len(hardware.gpus) // gpus)
+    if request.cpus_per_trial:
+        return max(1, hardware.cores // request.cpus_per_trial)
     return 1 if request.runner in ("torch", "vllm") else max(1, min(hardware.cores, 8))
 
 

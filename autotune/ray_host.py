@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import ctypes
 import dataclasses
 import logging
 import os
+import signal
 import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from autotune import environment
@@ -81,12 +85,27 @@ def _quiet() -> dict[str, Any]:
     }
 
 
+@contextmanager
+def _sigterm_stays_ours() -> Iterator[None]:
+    """Ray installs a handler for SIGTERM that prints a stack and aborts, over the driver's own.
+
+    From C, since Python sets handlers in its main thread only and Ray is started beside that.
+    """
+    libc, ours = ctypes.CDLL(None), ctypes.create_string_buffer(1024)  # room for any sigaction
+    libc.sigaction(signal.SIGTERM, None, ours)
+    try:
+        yield
+    finally:
+        libc.sigaction(signal.SIGTERM, ours, None)
+
+
 def join(address: str) -> None:
     """Use a Ray that somebody else started."""
     options = _quiet()
     import ray
 
-    ray.init(address=address, **options)
+    with _sigterm_stays_ours():
+        ray.init(address=address, **options)
 
 
 def start(workers: int, gpus: int) -> None:
@@ -101,15 +120,16 @@ def start(workers: int, gpus: int) -> None:
     import ray
 
     # Cores are not what limits trials here: a slot is a promise, and trials choose their threads.
-    ray.init(
-        address="local",  # else it would join whatever Ray runs on this host
-        num_cpus=max(1, workers),
-        num_gpus=gpus,
-        include_dashboard=False,
-        _node_ip_address="127.0.0.1",
-        object_store_memory=80 << 20,
-        **options,
-    )
+    with _sigterm_stays_ours():
+        ray.init(
+            address="local",  # else it would join whatever Ray runs on this host
+            num_cpus=max(1, workers),
+            num_gpus=gpus,
+            include_dashboard=False,
+            _node_ip_address="127.0.0.1",
+            object_store_memory=80 << 20,
+            **options,
+        )
 
 
 def variables(*, elsewhere: bool) -> dict[str, str | None]:

@@ -59,6 +59,7 @@ class Request:
     warm_start: str | None = None  # another study, used as prior, never as fact
     workers: int | None = None
     gpus_per_trial: int | None = None
+    cpus_per_trial: int = 0
     ray_address: str | None = None
     price: float | None = None
     seed: int = 0

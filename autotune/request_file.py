@@ -26,6 +26,7 @@ _ALIASES = {
     "option": "options",
     "trial-timeout": "trial_timeout",
     "gpus-per-trial": "gpus_per_trial",
+    "cpus-per-trial": "cpus_per_trial",
     "ray-address": "ray_address",
 }
 _FIELDS = {f.name: f for f in dataclasses.fields(Request)}
@@ -35,6 +36,7 @@ _NUMBERS: dict[str, tuple[type, ...]] = {
     "trials": (int,),
     "workers": (int,),
     "gpus_per_trial": (int,),
+    "cpus_per_trial": (int,),
     "seed": (int,),
     "price": (int, float),
 }

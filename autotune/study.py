@@ -107,6 +107,7 @@ class StudySpec:
     environ: Mapping[str, str] = field(default_factory=dict)
     fingerprint: Mapping[str, Any] = field(default_factory=dict)  # device, versions, git, command
     created_at: str = ""
+    cpus_per_trial: int = 0  # cores that a trial must find free; 0: it shares what there is
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,6 +7,7 @@ import json
 import math
 import os
 import signal
+import socket
 import subprocess
 import time
 from collections.abc import Mapping
@@ -30,6 +31,9 @@ from trials.settings import Settings
 
 _OUT = "metrics.json"
 _LARGEST_BYTES = 16 << 20
+_MOST_PORTS = 3
+_PORT_TAKEN = (b"ddress already in use", b"EADDRINUSE", b"ddress in use")
+_LOG_BYTES = 8192
 _KEYS: dict[str, type] = {
     "metrics": dict,
     "samples": dict,
@@ -47,14 +51,16 @@ def run(spec: TrialSpec, folder: Path, settings: Settings) -> Measurement:
     """Run ``options.argv`` and read what it wrote to ``{out}``."""
     out = folder / _OUT
     out.unlink(missing_ok=True)
-    arguments = _arguments(spec, folder, out, settings)
-    started, begun = time.time(), time.monotonic()
-    try:
-        done = subprocess.run(arguments, env=_environ(out), stdin=subprocess.DEVNULL)
-    except OSError as error:
-        raise TrialError(f"{arguments[0]!r} cannot be run: {error.strerror}") from None
-    seconds = time.monotonic() - begun
-    _check_exit(done.returncode)
+    log = folder / "log.txt"
+    for ports_left in range(_MOST_PORTS - 1, -1, -1):
+        arguments = _arguments(spec, folder, out, settings)
+        said = log.stat().st_size if log.exists() else 0
+        started, begun = time.time(), time.monotonic()
+        code = _run(arguments, out)
+        seconds = time.monotonic() - begun
+        if not (code and ports_left and _lost_its_port(spec, log, said)):
+            break
+    _check_exit(code)
     answer = _answer(out)
     telemetry = {"window": [started, started + seconds], **answer.get("telemetry", {})}
     return Measurement(
@@ -65,6 +71,31 @@ def run(spec: TrialSpec, folder: Path, settings: Settings) -> Measurement:
         telemetry=telemetry,
         notices=(*settings.notices, *answer.get("notices", ())),
     )
+
+
+def _run(arguments: list[str], out: Path) -> int:
+    try:
+        return subprocess.run(arguments, env=_environ(out), stdin=subprocess.DEVNULL).returncode
+    except OSError as error:
+        raise TrialError(f"{arguments[0]!r} cannot be run: {error.strerror}") from None
+
+
+def _free_port() -> int:
+    """One that nobody listens on now; whoever takes it before the program does is no fault of the
+    configuration."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def _lost_its_port(spec: TrialSpec, log: Path, said: int) -> bool:
+    """Whether somebody took the port that we chose before the program did."""
+    if "port" not in argv_template.names([str(word) for word in spec.options["argv"]]):
+        return False
+    with log.open("rb") as file:
+        file.seek(max(said, file.seek(0, os.SEEK_END) - _LOG_BYTES))
+        text = file.read()
+    return any(words in text for words in _PORT_TAKEN)
 
 
 def _arguments(spec: TrialSpec, folder: Path, out: Path, settings: Settings) -> list[str]:
@@ -80,6 +111,7 @@ def _arguments(spec: TrialSpec, folder: Path, out: Path, settings: Settings) -> 
         "number": spec.number,
         "model": str(spec.options.get("model", spec.model.get("name", ""))),
         "task": spec.task,
+        "port": _free_port() if "port" in mentioned else 0,
         **spec.workload,  # facts of the job, such as requests
     }
     for name in settings.values:

@@ -101,7 +101,7 @@ def trials_csv(records: list[TrialRecord]) -> str:
     """One row per trial: status, failure, metrics, then knobs. Cells never start a formula."""
     metrics = sorted({m for r in records if r.measurement for m in r.measurement.metrics})
     knobs = list(dict.fromkeys(k for r in records for k in r.spec.configuration))
-    head = ["number", "stage", "status", "wall_seconds", "reason", "signal", "folder"]
+    head = ["number", "stage", "status", "wall_seconds", "reason", "signal", "folder", "last_lines"]
     text = io.StringIO()
     writer = csv.writer(text)
     writer.writerow([*head, *metrics, *knobs])
@@ -110,6 +110,7 @@ def trials_csv(records: list[TrialRecord]) -> str:
         row: list[object] = [record.spec.number, record.spec.stage, record.status]
         row += [f"{record.wall_seconds:.3f}", failure.reason if failure else ""]
         row += [failure.signal if failure else "", record.folder]
+        row += [failure.detail if failure else ""]
         row += [record.measurement.metrics.get(m) if record.measurement else None for m in metrics]
         row += [record.spec.configuration.get(k) for k in knobs]
         writer.writerow([_harmless(cell) for cell in row])
@@ -118,7 +119,11 @@ def trials_csv(records: list[TrialRecord]) -> str:
 
 def _harmless(cell: object) -> object:
     """A spreadsheet would run a text that starts like a formula."""
-    return f"'{cell}" if isinstance(cell, str) and cell[:1] in ("=", "+", "@", "-") else cell
+    return (
+        f"'{cell}"
+        if isinstance(cell, str) and cell[:1] in ("=", "+", "@", "-", "\t", "\r")
+        else cell
+    )
 
 
 @click.command()

@@ -63,11 +63,12 @@ def run(
         with _interruptible(shown.say) as interrupted:
             try:
                 study = conduct.conduct(plan, opened, out, shown.event, interrupted)
+                # An interrupt that comes now does not take back what is finished.
+                files = conduct.deliver_files(study, out)
             except (StoreError, OSError) as error:
                 raise Failed(f"{error}; `autotune resume {plan.spec.name}`", EXIT_STOPPED) from None
             except NoResources as error:
                 raise Failed(str(error)) from None
-            files = conduct.deliver_files(study, out)
     return _conclude(study, files, as_json)
 
 
@@ -88,7 +89,7 @@ def _check_writable(out: Path) -> None:
 
 @contextmanager
 def _interruptible(say: Callable[[str], None]) -> Iterator[Callable[[], bool]]:
-    """The first Ctrl-C or SIGTERM asks the study to stop, the second ends it at once."""
+    """The first Ctrl-C, SIGTERM or hang-up asks the study to stop, the second ends it at once."""
     asked: list[float] = []
 
     def handle(_number: int, _frame: FrameType | None) -> None:
@@ -100,7 +101,10 @@ def _interruptible(say: Callable[[str], None]) -> Iterator[Callable[[], bool]]:
             os._exit(EXIT_INTERRUPTED)
         say("stopping; what is finished is kept (press Ctrl-C again to force)")
 
-    before = {s: signal.signal(s, handle) for s in (signal.SIGINT, signal.SIGTERM)}
+    wanted = [signal.SIGINT, signal.SIGTERM]
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # else started with nohup
+        wanted.append(signal.SIGHUP)
+    before = {number: signal.signal(number, handle) for number in wanted}
     try:
         yield lambda: bool(asked)
     finally:
@@ -154,7 +158,7 @@ def _conclude(study: Study, files: dict[str, str], as_json: bool) -> int:
 def exit_code(study: Study) -> int:
     """What a study's end means to the caller."""
     reason = study.outcome.stopped_because if study.outcome else ""
-    if reason.startswith("interrupted"):
+    if study.state == "interrupted" or reason.startswith("interrupted"):
         return EXIT_INTERRUPTED
     if study.state == "failed":
         return EXIT_STOPPED

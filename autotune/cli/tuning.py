@@ -48,6 +48,7 @@ def _many(*names: str, **more: Any) -> Decorator:
 @click.option("--out", type=click.Path(path_type=Path), default=Path("runs"), show_default=True)
 @click.option("--workers", type=int, help="Trials at a time [default: one per GPU set].")
 @click.option("--gpus-per-trial", type=int, help="GPUs that each trial gets.")
+@click.option("--cpus-per-trial", type=int, default=0, help="Cores that each trial must find.")
 @click.option("--ray-address", help="Use this Ray cluster instead of a private one.")
 @click.option("--price", type=float, metavar="USD", help="Dollars per GPU hour.")
 @click.option("--seed", type=int, default=0, show_default=True)

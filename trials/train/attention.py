@@ -59,7 +59,7 @@ def make(settings: Settings, config: dict[str, Any], probe: Tensor) -> Attention
         raise Unsupported(f"attention.backend={backend} is not built here")
     if width is not None:
         raise Unsupported(f"attention.sliding_window={window} needs flex or varlen attention")
-    _allow(settings, backend)
+    allow(settings, backend)
     _check(settings, backend, probe, int(config["num_key_value_heads"]), gqa)
     return Attention(attend=_sdpa(gqa), mask=None)
 
@@ -76,7 +76,7 @@ def _sdpa(gqa: bool) -> Attend:
     return attend
 
 
-def _allow(settings: Settings, backend: str) -> None:
+def allow(settings: Settings, backend: str) -> None:
     """For the whole process, not per call: recomputation in backward must choose alike, and a
     context inside a compiled layer would break its graph."""
     if settings.take("attention.sdpa_set_priority", False):

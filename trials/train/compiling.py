@@ -55,6 +55,10 @@ class Compiler:
         if self.scope == "model":
             model.compile(**self._arguments)
 
+    def piece(self, call: Callable[..., Any]) -> Callable[..., Any]:
+        """One function, compiled like a block."""
+        return torch.compile(call, **self._arguments)
+
     def loss(self, loss: Callable[..., Any]) -> Callable[..., Any]:
         """Compile the head and its loss where the scope says so."""
         if self.scope in ("model", "block_and_loss"):

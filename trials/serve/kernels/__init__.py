@@ -1,0 +1,1 @@
+"""Triton kernels of the decode path; imported only where a GPU runs them."""

@@ -26,6 +26,7 @@ from autotune.trial import (
 )
 
 UPSTREAM = "upstream_default"
+PLAYBOOK = "playbook"  # stage of the trials that judge a claim
 # A CPU page-faults gigabytes of gradients and optimizer states in: every layer costs seconds there.
 _SLICES = {"cpu": (0, 1), "cuda": (2, 4)}
 _RISKY = ("numerics", "quality")
@@ -91,7 +92,7 @@ def spec_of(
         fidelity=Fidelity(
             depths=depths,
             profile=proposal.profile,
-            quality=gated and (final or _is_risky(session, proposal)),
+            quality=gated and (final or proposal.stage == PLAYBOOK or _is_risky(session, proposal)),
         ),
         seed=asked.seed,
         gpus=asked.gpus_per_trial,

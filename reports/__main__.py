@@ -8,15 +8,18 @@ import os
 import sys
 from pathlib import Path
 
+from reports.numbers import playbook
 from reports.numbers.study import BadStudy, load
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Exit code 0, or 2 with one line on stderr."""
     asked = _parser().parse_args(arguments)
-    if asked.compare and len(asked.studies) != 2:
+    if asked.playbook is not None and asked.studies:
+        return _refuse("--playbook takes no study.json beside it")
+    if asked.playbook is None and asked.compare and len(asked.studies) != 2:
         return _refuse("--compare takes two study.json files")
-    if not asked.compare and len(asked.studies) != 1:
+    if asked.playbook is None and not asked.compare and len(asked.studies) != 1:
         return _refuse("expected one study.json, or --compare with two")
     try:
         page = _page(asked)
@@ -33,7 +36,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m reports", description=__doc__)
-    parser.add_argument("studies", metavar="STUDY_JSON", nargs="+", type=Path)
+    parser.add_argument("studies", metavar="STUDY_JSON", nargs="*", type=Path)
     parser.add_argument("-o", "--output", required=True, type=Path, metavar="HTML")
     parser.add_argument(
         "--strict", action="store_true", help="leave out points over a limit altogether"
@@ -42,10 +45,18 @@ def _parser() -> argparse.ArgumentParser:
         "--best-yaml", type=Path, metavar="FILE", help="the export to hand over, word for word"
     )
     parser.add_argument("--compare", action="store_true", help="put two studies side by side")
+    parser.add_argument(
+        "--playbook", type=Path, metavar="PLAYBOOK_JSON", help="the page of a playbook instead"
+    )
     return parser
 
 
 def _page(asked: argparse.Namespace) -> str:
+    if asked.playbook is not None:
+        found = playbook.load(asked.playbook)
+        from reports import playbook_page
+
+        return playbook_page.render(found)
     studies = [load(path) for path in asked.studies]
     # After the input was found good: the charts take a second to load.
     from reports import compare_page, page

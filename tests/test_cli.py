@@ -183,3 +183,41 @@ def test_json_prints_only_json(tmp_path):
     done = autotune(*toy("--dry-run", "--json"), cwd=tmp_path)
     assert done.returncode == 0
     assert "batch" in json.loads(done.stdout)["free_knobs"]
+
+
+@pytest.mark.parametrize(
+    ("typed", "offered"),
+    [
+        ("autotune tu", "tune"),
+        ("autotune tune llama-7", "llama-7b"),
+        ("autotune knobs show optim.l", "optim.lr"),
+        ("autotune tune tiny --set train.micro", "train.micro_batch_size"),
+        ("autotune show on", "one"),
+    ],
+)
+def test_a_shell_is_offered_commands_models_knobs_and_studies(
+    typed: str, offered: str, tmp_path: Path
+) -> None:
+    if "show on" in typed:
+        done = autotune(
+            *toy("--trials", "1", "--strategy", "random", "--study", "one"), cwd=tmp_path
+        )
+        assert done.returncode == 0, done.stderr
+    words = typed.split()
+    shell = {"_AUTOTUNE_COMPLETE": "bash_complete", "COMP_WORDS": typed}
+    asked = subprocess.run(
+        [sys.executable, "-c", "from autotune.cli import cli; cli(prog_name='autotune')"],
+        cwd=tmp_path,
+        env=environ(**shell, COMP_CWORD=str(len(words) - 1)),
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert f"plain,{offered}" in asked.stdout.splitlines(), asked.stdout + asked.stderr
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_the_completion_script_names_the_program(shell: str, tmp_path: Path) -> None:
+    done = autotune("completion", shell, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "_AUTOTUNE_COMPLETE" in done.stdout

@@ -27,6 +27,7 @@ COMMANDS = {
     "validate": "autotune.cli.knobs:validate",
     "doctor": "autotune.cli.host:doctor",
     "serve": "autotune.cli.host:serve",
+    "completion": "autotune.cli.completion:completion",
 }
 SUMMARIES = {
     "tune": "Find the configuration that makes MODEL train or serve best.",
@@ -47,6 +48,7 @@ SUMMARIES = {
     "validate": "Check a space, model, study or configuration file.",
     "doctor": "Say what was found on this host and what is wrong with it.",
     "serve": "Run the HTTP service.",
+    "completion": "Print the script that completes words in a shell.",
 }
 
 

@@ -6,13 +6,14 @@ from pathlib import Path
 
 import click
 
+from autotune.cli import completion
 from autotune.cli.group import Failed
 from autotune.cli.reading import load_study
 from autotune.cli.where import out_option, store_option
 
 
 @click.command()
-@click.argument("study")
+@click.argument("study", shell_complete=completion.studies)
 @store_option
 @out_option
 @click.option(
@@ -33,7 +34,7 @@ def report(study: str, store: str | None, out: Path, output: Path | None, strict
 
 
 @click.command()
-@click.argument("study")
+@click.argument("study", shell_complete=completion.studies)
 @store_option
 @out_option
 @click.option("--trial", default="best", show_default=True, help="best, or a trial number.")

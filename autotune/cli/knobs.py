@@ -8,6 +8,7 @@ from pathlib import Path
 
 import click
 
+from autotune.cli import completion
 from autotune.cli.group import Failed
 from autotune.cli.reading import json_option
 from autotune.cli.running import errors_in_one_line
@@ -67,7 +68,7 @@ def list_knobs(
 
 
 @knobs.command("show")
-@click.argument("name")
+@click.argument("name", shell_complete=completion.knobs)
 @json_option
 def show_knob(name: str, as_json: bool) -> None:
     """Explain one knob."""
@@ -87,7 +88,7 @@ def show_knob(name: str, as_json: bool) -> None:
 
 
 @knobs.command("audit")
-@click.argument("model")
+@click.argument("model", shell_complete=completion.models)
 @click.option("--task", default="train", show_default=True)
 @click.option("--only", multiple=True, metavar="GLOB", help="Audit only these knobs.")
 @click.option("--out", type=click.Path(path_type=Path), default=Path("runs"), show_default=True)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 
+from autotune.cli import completion
 from autotune.cli.group import Failed
 from autotune.cli.reading import json_option, load_study
 from autotune.cli.running import errors_in_one_line
@@ -29,7 +30,7 @@ def measure(config: Path, repeats: int, out: Path, as_json: bool) -> int:
 
 
 @click.command()
-@click.argument("study")
+@click.argument("study", shell_complete=completion.studies)
 @click.argument("number", type=int)
 @store_option
 @out_option

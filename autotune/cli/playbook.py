@@ -7,12 +7,13 @@ from pathlib import Path
 
 import click
 
+from autotune.cli import completion
 from autotune.cli.reading import json_option
 from autotune.cli.running import errors_in_one_line
 
 
 @click.command()
-@click.argument("model")
+@click.argument("model", shell_complete=completion.models)
 @click.option("--only", metavar="ID,...", default="", help="Only these claims, such as C04,C11.")
 @click.option("--out", type=click.Path(path_type=Path), default=Path("runs"), show_default=True)
 @click.option("--repeats", type=click.IntRange(2, 50), default=5, show_default=True)

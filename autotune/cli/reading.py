@@ -9,6 +9,7 @@ from pathlib import Path
 
 import click
 
+from autotune.cli import completion
 from autotune.cli.group import Failed
 from autotune.cli.where import open_store, out_option, store_option
 from autotune.space import nearest
@@ -46,7 +47,7 @@ def studies(store: str | None, out: Path, as_json: bool) -> None:
 
 
 @click.command()
-@click.argument("study")
+@click.argument("study", shell_complete=completion.studies)
 @store_option
 @out_option
 @json_option
@@ -73,7 +74,7 @@ def show(study: str, store: str | None, out: Path, as_json: bool) -> None:
 
 
 @click.command()
-@click.argument("study")
+@click.argument("study", shell_complete=completion.studies)
 @store_option
 @out_option
 @json_option
@@ -127,8 +128,8 @@ def _harmless(cell: object) -> object:
 
 
 @click.command()
-@click.argument("first")
-@click.argument("second")
+@click.argument("first", shell_complete=completion.studies)
+@click.argument("second", shell_complete=completion.studies)
 @store_option
 @out_option
 @json_option
@@ -149,7 +150,7 @@ def compare(
 
 
 @click.command()
-@click.argument("study")
+@click.argument("study", shell_complete=completion.studies)
 @store_option
 @out_option
 @click.option("--yes", is_flag=True, help="Do not ask.")

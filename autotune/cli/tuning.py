@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from autotune.cli import completion
 from autotune.cli.group import Failed
 from autotune.cli.where import store_option
 
@@ -23,7 +24,7 @@ def _many(*names: str, **more: Any) -> Decorator:
 
 
 @click.command()
-@click.argument("model")
+@click.argument("model", shell_complete=completion.models)
 @click.option("--task", default="train", show_default=True, help="train or serve.")
 @click.option("--runner", default="torch", show_default=True, help="torch, vllm, command or toy.")
 @click.option(
@@ -37,9 +38,20 @@ def _many(*names: str, **more: Any) -> Decorator:
 @click.option("--budget", help="Wall time of all trials, such as 10m (CPU 6m, GPU 15m).")
 @click.option("--trials", type=int, help="Number of trials, final repeats included.")
 @click.option("--trial-timeout", help="Longest time of one trial [default: 120s].")
-@_many("--set", "settings", metavar="KNOB=VALUE", help="Fix a knob.")
-@_many("--only", metavar="GLOB", help="Tune only these knobs.")
-@_many("--exclude", metavar="GLOB", help="Leave these knobs at their defaults.")
+@_many(
+    "--set",
+    "settings",
+    metavar="KNOB=VALUE",
+    help="Fix a knob.",
+    shell_complete=completion.knobs,
+)
+@_many("--only", shell_complete=completion.knobs, metavar="GLOB", help="Tune only these knobs.")
+@_many(
+    "--exclude",
+    shell_complete=completion.knobs,
+    metavar="GLOB",
+    help="Leave these knobs at their defaults.",
+)
 @_many("--space", "space_files", metavar="FILE", help="Further knobs and rules.")
 @click.option("--strategy", default="auto", show_default=True, help="How to search.")
 @click.option("--study", help="Name of the study [default: model, task and time].")
@@ -87,7 +99,7 @@ def tune(store: str | None, out: Path, dry_run: bool, as_json: bool, **asked: An
 
 
 @click.command()
-@click.argument("study")
+@click.argument("study", shell_complete=completion.studies)
 @store_option
 @click.option("--out", type=click.Path(path_type=Path), default=Path("runs"), show_default=True)
 @click.option("--trials", type=int, help="Raise (or lower) the total number of trials.")

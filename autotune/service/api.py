@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import AsyncIterator, Callable
 from typing import Annotated, Any, TypeVar
 
@@ -26,9 +27,16 @@ from autotune.service.schema import (
 from autotune.space import SpaceError
 from autotune.trial import to_json
 
-Name = Annotated[str, Path(pattern=r"^[A-Za-z0-9][\w.-]{0,79}$", max_length=80)]
+NAME = re.compile(r"^[A-Za-z0-9][\w.-]{0,79}$")
+Name = Annotated[str, Path(pattern=NAME.pattern, max_length=80)]
 _REFUSED: dict[int | str, dict[str, Any]] = {409: {"model": Problem}}
 _MISSING: dict[int | str, dict[str, Any]] = {404: {"model": Problem}}
+# Where the answer is no JSON but the refusal is: FastAPI would give both the answer's media type.
+_REFUSAL = {"content": {"application/json": {"schema": Problem.model_json_schema()}}}
+_NOT_JSON: dict[int | str, dict[str, Any]] = {
+    404: {**_REFUSAL, "description": "No such study"},
+    409: {**_REFUSAL, "description": "Not possible now"},
+}
 _WATCH_SECONDS = 0.5
 _KEEP_ALIVE_SECONDS = 15.0
 
@@ -139,23 +147,30 @@ def _result_routes(router: APIRouter, desk: Desk) -> None:
         """Every record."""
         return [to_json(r) for r in asked(lambda: desk.load(name)).records]
 
-    @router.get("/api/studies/{name}/events", responses=_MISSING, response_class=StreamingResponse)
+    @router.get("/api/studies/{name}/events", responses=_NOT_JSON, response_class=StreamingResponse)
     async def events(name: Name) -> StreamingResponse:
         """Server-sent events: one ``trial`` per record, ``state`` on change, to the end."""
         await asyncio.to_thread(lambda: asked(lambda: desk.load(name)))
         return StreamingResponse(_events(desk, name), media_type="text/event-stream")
 
-    @router.get(
-        "/api/studies/{name}/report", responses=_MISSING | _REFUSED, response_class=HTMLResponse
-    )
+    @router.get("/api/studies/{name}/report", responses=_NOT_JSON, response_class=HTMLResponse)
     def report(name: Name) -> HTMLResponse:
         """The report as the study stands."""
         path = asked(lambda: desk.report(name))
         return HTMLResponse(path.read_text(encoding="utf-8"))
 
     @router.get(
+        "/api/studies/{name}/compare/{other}",
+        responses=_NOT_JSON,
+        response_class=HTMLResponse,
+    )
+    def compare(name: Name, other: Name) -> HTMLResponse:
+        """Two studies side by side, as a page."""
+        return HTMLResponse(asked(lambda: desk.comparison(name, other)))
+
+    @router.get(
         "/api/studies/{name}/exports/{form}",
-        responses=_MISSING | _REFUSED,
+        responses=_NOT_JSON,
         response_class=PlainTextResponse,
     )
     def exports(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -78,18 +79,21 @@ class Desk:
     def resume(self, name: str) -> str:
         """Put a study back on the queue; its state."""
         study = self.load(name)
-        if self.runner.driver(name) is not None:
-            raise Refused(f"{name} is running")
-        if study.state == "finished":
-            raise Refused(f"{name} is finished")
+        if study.state in ("running", "queued", "finished"):
+            raise Refused(f"{name} is {study.state}")
+        # Its last driver may still be writing the report: the queue waits for that one to end.
         self.store.set_state(name, "queued")
         return "queued"
 
     def delete(self, name: str) -> None:
         """Forget a study that is not running."""
-        self.load(name)
+        study = self.load(name)
         if self.runner.driver(name) is not None:
-            raise Refused(f"{name} is running: stop it first")
+            ending = study.state in ("interrupted", "failed", "finished")
+            now = (
+                "is still ending: try again in a moment" if ending else "is running: stop it first"
+            )
+            raise Refused(f"{name} {now}")
         self.store.delete(name)
 
     def report(self, name: str) -> Path:
@@ -102,6 +106,17 @@ class Desk:
             except deliver.ReportFailed as error:
                 raise Refused(str(error)) from None
         return path
+
+    def comparison(self, first: str, second: str) -> str:
+        """The page of two studies."""
+        studies = [self.load(first), self.load(second)]
+        with tempfile.TemporaryDirectory() as folder:
+            page = Path(folder) / "compare.html"
+            try:
+                deliver.compare_page(studies, page)
+            except deliver.ReportFailed as error:
+                raise Refused(str(error)) from None
+            return page.read_text(encoding="utf-8")
 
     def export(self, name: str, form: str, trial: int | None) -> str:
         """The configuration in a format; Refused when there is none."""

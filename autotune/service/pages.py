@@ -6,14 +6,14 @@ import importlib.util
 from pathlib import Path
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Form, HTTPException
+from fastapi import APIRouter, Form, HTTPException, Query
 from fastapi.responses import FileResponse, HTMLResponse, RedirectResponse, Response
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from autotune import request as rq
 from autotune import space_file
 from autotune.metric import METRICS
-from autotune.service.api import Name, asked
+from autotune.service.api import NAME, Name, asked
 from autotune.service.desk import Desk
 from autotune.service.guard import COOKIE, Guard
 
@@ -53,6 +53,13 @@ def make_router(desk: Desk, guard: Guard) -> APIRouter:
     @router.get("/")
     def home() -> HTMLResponse:
         return _page("home.html", studies=desk.rows())
+
+    @router.get("/compare")
+    def compare(study: Annotated[list[str], Query(max_length=2)] = []) -> Response:  # noqa: B006
+        chosen = [name for name in study if NAME.match(name)]
+        if len(chosen) != 2:
+            raise HTTPException(409, "choose two studies to compare")
+        return RedirectResponse(f"/api/studies/{chosen[0]}/compare/{chosen[1]}", status_code=303)
 
     @router.get("/new")
     def new() -> HTMLResponse:

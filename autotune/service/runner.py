@@ -67,12 +67,12 @@ class Runner:
         rows = store.studies()
         busy = False
         for row in rows:
-            if row.state == "running":
-                if self.driver(row.name) is not None or self._is_starting(row.name):
-                    busy = True
-                else:
-                    # Its driver died (a reboot, kill -9): finish what was started.
-                    store.set_state(row.name, "queued")
+            # A study that was stopped holds the devices until its driver is gone.
+            if self.driver(row.name) is not None or self._is_starting(row.name):
+                busy = True
+            elif row.state == "running":
+                # Its driver died (a reboot, kill -9): finish what was started.
+                store.set_state(row.name, "queued")
         waiting = sorted((r for r in rows if r.state == "queued"), key=lambda r: r.created_at)
         if waiting and not busy:
             self._launch(store, waiting[0].name)

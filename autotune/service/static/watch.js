@@ -51,7 +51,7 @@ function row(t) {
 function layout(x, y) {
   const css = getComputedStyle(document.body);
   const line = css.getPropertyValue("--line");
-  return { margin: { l: 64, r: 16, t: 24, b: 48 }, paper_bgcolor: "transparent", plot_bgcolor: "transparent", font: { color: css.color, family: "system-ui" }, xaxis: { title: { text: x }, gridcolor: line, zeroline: false }, yaxis: { title: { text: y }, gridcolor: line, zeroline: false }, showlegend: false };
+  return { margin: { l: 64, r: 16, t: 24, b: 64 }, paper_bgcolor: "transparent", plot_bgcolor: "transparent", font: { color: css.color, family: "system-ui" }, xaxis: { title: { text: x }, gridcolor: line, zeroline: false }, yaxis: { title: { text: y }, gridcolor: line, zeroline: false }, showlegend: false };
 }
 function draw() {
   drawing = 0;

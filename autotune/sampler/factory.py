@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from autotune.sampler import legal, warm
-from autotune.sampler.climb import Climb
+from autotune.sampler.auto import Auto
 from autotune.sampler.optuna_strategy import NAMES as _OPTUNA
 from autotune.sampler.optuna_strategy import OptunaStrategy
 from autotune.sampler.protocol import Key, Proposal, Strategy, key
@@ -39,11 +39,13 @@ def make(
     has no default; it passes ``start_at_default=False``.
     """
     openers = _openers(space, objectives, presets, history, start_at_default)
-    del budget, effects
-    if name == "auto" and len(space.free()) > _WIDE:
-        return Climb(space, objectives=objectives, limits=limits, seed=seed, openers=openers)
+    del budget
+    if name == "auto":
+        return Auto(
+            space, objectives=objectives, limits=limits, seed=seed, openers=openers, effects=effects
+        )
     return OptunaStrategy(
-        "tpe" if name == "auto" else name,
+        name,
         space,
         objectives=objectives,
         limits=limits,

@@ -76,7 +76,9 @@ def _sources(options: argparse.Namespace) -> list[_Source]:
     direction = "min" if options.minimize else "max" if options.maximize else None
     modes = {"unknown": (False,), "known": (True,), "both": (False, True)}[options.constraints]
     return [
-        (t, column, direction, known, options.within) for t in options.tables for known in modes
+        (name, column, direction, known, options.within)
+        for name in options.tables
+        for known in (modes if name not in synthetic.NAMES else modes[:1])
     ]
 
 
@@ -123,16 +125,9 @@ def _run(
 
 
 def _print(rows: Sequence[dict[str, Any]]) -> None:
-    columns = list(dict.fromkeys(name for row in rows for name in row))
-    lines = [columns, *([_cell(row.get(c)) for c in columns] for row in rows)]
-    if rows:
-        # One column per line of the table's head would be unreadable: print row by row instead.
-        for row in lines[1:]:
-            print("  ".join(f"{c}={v}" for c, v in zip(columns, row, strict=True) if v != ""))
-
-
-def _cell(value: object) -> str:
-    return "" if value is None else str(value)
+    # A table of twenty columns would wrap: one line per row, each figure with its name.
+    for row in rows:
+        print("  ".join(f"{name}={value}" for name, value in row.items() if value is not None))
 
 
 if __name__ == "__main__":

@@ -20,6 +20,7 @@ from autotune.space import SearchSpace
 from autotune.study import Limit, Objective
 from autotune.trial import Configuration, TrialRecord
 
+_VERY_WIDE = 400  # knobs
 _FIRST = 8  # random trials before a model is asked
 _FEWEST = 3  # successes that a model needs
 _POOL = 1000  # random legal points that the model may choose from
@@ -139,8 +140,14 @@ class Auto:
             self.tell(record)
 
     def notices(self) -> tuple[str, ...]:
-        """Nothing a person must know."""
-        return ()
+        """That a space is too wide for a model of all its knobs."""
+        count = len(self._space.free())
+        if count <= _VERY_WIDE:
+            return ()
+        return (
+            f"a model of {count:,} knobs would take longer than the trials; switched to a cheaper "
+            "search, which screens groups of knobs and models those that matter",
+        )
 
     def _best(self) -> float | None:
         return self._memory.lowest

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from safetensors.torch import save_file
 
-from autotune.trial import AppliedKnob, Fidelity, TrialSpec
+from benchmarks.serve_baselines import settings_of
 from trials.serve import building, choices, sampling, weights
 from trials.serve.building import Built
 from trials.serve.choices import Choices
@@ -49,31 +49,6 @@ def save_loud_weights(folder: Path) -> dict[str, Any]:
         made[weights._name(name, 0, "model.layers")] = loud.contiguous()
     save_file(made, folder / "model.safetensors")
     return {**TINY, "weights": str(folder)}
-
-
-def settings_of(model: dict[str, Any], knobs: dict[str, Any], **options: Any) -> Settings:
-    """What a trial with these argument knobs would be handed."""
-    applied = tuple(
-        AppliedKnob(name=n, value=v, apply={"argument": n}, is_default=False)
-        for n, v in knobs.items()
-    )
-    spec = TrialSpec(
-        study="s",
-        number=0,
-        task="serve",
-        runner="torch",
-        model=model,
-        workload={},
-        configuration=dict(knobs),
-        applied=applied,
-        stage="search",
-        fidelity=Fidelity(depths=()),
-        seed=0,
-        gpus=0,
-        timeout_seconds=200.0,
-        options=options,
-    )
-    return Settings(spec)
 
 
 def built(model: dict[str, Any], knobs: dict[str, Any], blocks: int) -> tuple[Built, Settings]:

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 import torch
 
-from tests.serve_engine import CPU, TINY, built, requests, save_loud_weights, settings_of
+from benchmarks.serve_baselines import settings_of
+from tests.serve_engine import CPU, TINY, built, requests, save_loud_weights
 from trials.errors import Unsupported
 from trials.serve import choices, weights
 from trials.serve.reference import Reference

@@ -16,7 +16,8 @@ from autotune import launch, space_file
 from autotune.space import SearchSpace
 from autotune.trial import AppliedKnob, Fidelity, Status, TrialRecord, TrialSpec
 from autotune.zygote import Zygote
-from tests.serve_engine import CPU, TINY, save_loud_weights, settings_of
+from benchmarks.serve_baselines import settings_of
+from tests.serve_engine import CPU, TINY, save_loud_weights
 from trials.errors import BadOutput
 from trials.serve import choices, quality, weights
 
@@ -101,7 +102,7 @@ def run(zygote: Zygote, space: SearchSpace, tmp_path: Path) -> Run:
 
 
 def test_a_trial_reports_every_metric_of_serving_and_every_knob_as_read_back(run: Run) -> None:
-    record = run({"serve.max_num_seqs": 4}, {**SHORT, "decode_batch_1": 4})
+    record = run({"serve.max_num_seqs": 4}, {**SHORT, "decode_batch_1": 40})
     assert record.status is Status.COMPLETE, record.failure
     assert record.measurement is not None
     metrics = record.measurement.metrics

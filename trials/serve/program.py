@@ -19,7 +19,7 @@ from trials.serve import building, ceiling, choices, figures, quality, room, sam
 from trials.serve.building import Built
 from trials.serve.engine import Engine, Served
 from trials.serve.plan import RequestTooLong
-from trials.serve.slices import Seen, whole
+from trials.serve.slices import Seen, is_sound, whole
 from trials.serve.trace import Request
 from trials.settings import Settings
 from trials.train import memory, process
@@ -85,7 +85,12 @@ class _Trial:
         self.settings.effective("serve.inference_mode", mode)
         context: Callable[[], Any] = getattr(torch, mode)
         with context():
-            seen = [self._depth(depth) for depth in self.spec.fidelity.depths or (self.layers,)]
+            depths = self.spec.fidelity.depths or (self.layers,)
+            seen = [self._depth(depth) for depth in depths]
+            if not is_sound(seen):
+                text = "timing was repeated: the deeper slice had been the faster one"
+                self.settings.notice(text)
+                seen = [self._depth(depth) for depth in depths]
             judged = self._judge()
         apply.read_back(self.spec, self.settings)
         variables.read_back_by_torch(self.spec, self.settings)
@@ -157,11 +162,10 @@ class _Trial:
 
     def _alone(self, built: Built) -> float | None:
         """Milliseconds a token when one request has the device to itself."""
-        tokens = int(self.trace.workload["decode_batch_1"])
-        if tokens < 2 or not self.trace.requests:
+        prompt = self.trace.requests[0].prompt if self.trace.requests else ()
+        tokens = room.alone_tokens(self.choices, self.trace) - len(prompt)
+        if tokens < 2:
             return None
-        prompt = self.trace.requests[0].prompt
-        tokens = min(tokens, self.choices.longest - len(prompt))
         request = Request(number=0, arrival=0.0, prompt=prompt, output_tokens=tokens)
         begun = time.perf_counter()
         found = []

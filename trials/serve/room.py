@@ -73,7 +73,16 @@ def blocks_needed(choices: Choices, trace: Trace) -> int:
     if not choices.cache.prefix_caching:
         sizes = sizes[: choices.policy.max_num_seqs]
     blocks = sum(-(-(s + slack) // choices.cache.size) for s in sizes)
+    blocks = max(blocks, -(-(alone_tokens(choices, trace) + slack) // choices.cache.size))
     return max(1, blocks) + int(choices.policy.watermark * blocks) + 1
+
+
+def alone_tokens(choices: Choices, trace: Trace) -> int:
+    """Of the request that is measured by itself, prompt and answer; 0 without one."""
+    wanted = int(trace.workload["decode_batch_1"])
+    if wanted < 2 or not trace.requests:
+        return 0
+    return min(len(trace.requests[0].prompt) + wanted, choices.longest)
 
 
 def _left(choices: Choices, model: Mapping[str, Any], settings: Settings) -> float:

@@ -23,6 +23,7 @@ _FLOAT8_EFFICIENCY = 0.67  # casting to fp8 and back is not free
 _FLOAT8_KEEPS = 0.70  # of the compiled activations
 _STATES = {"adamw": 2.0, "sgd": 1.0, "adafactor": 0.05}  # of the optimizer, per weight, full width
 _LOW_BIT_STATES = {"adamw8bit_torchao": 2.1, "adamw4bit_torchao": 1.1, "adamwfp8_torchao": 2.1}
+_SERVED_SHARE = 0.7  # of the device, for weights; keys, values and activations need the rest
 _SURE = 0.92  # reject only when even this share of the prediction does not fit
 _TRUST_ERROR = 0.15
 _RECENT = 12
@@ -126,6 +127,19 @@ def check(prediction: Prediction | None, hardware: Hardware) -> str | None:
 def fits_at_all(prediction: Prediction, hardware: Hardware) -> bool:
     """Whether some setting could train the whole model on this device."""
     return hardware.device == "cuda" and prediction.minimum_bytes < hardware.device_memory_bytes
+
+
+def serves_whole(
+    model: Mapping[str, Any], configuration: Configuration, hardware: Hardware
+) -> bool:
+    """Whether the whole model can be served here, with room for keys and values.
+
+    On a CPU by its weights in fp32 whatever the configuration: all arms of a race are to be
+    measured alike.
+    """
+    width = 4 if hardware.device == "cpu" else _widths(configuration)[1]
+    needed = _parameters(model, int(model["num_hidden_layers"])) * width
+    return needed <= _SERVED_SHARE * hardware.device_memory_bytes
 
 
 def fit(records: Sequence[TrialRecord]) -> Calibration | None:

@@ -233,6 +233,8 @@ def _goes_full_depth(plan: Plan, proposal: Proposal) -> bool:
         return False
     if plan.spec.runner not in ("torch", "vllm"):
         return True
+    if plan.spec.task == "serve":
+        return estimate.serves_whole(plan.spec.model, proposal.configuration, plan.hardware)
     predicted = estimate.predict(
         plan.spec.model,
         proposal.configuration,

@@ -17,6 +17,7 @@ H200 = Hardware(
     host="",
     exclusive=False,
 )
+CPU = dataclasses.replace(H200, device="cpu", gpus=(), cores=2, memory_bytes=24 * GIB)
 BF16 = {"precision.compute_dtype": "bf16", "precision.mode": "cast_model"}
 COMPILED = {**BF16, "optim.impl": "fused", "compile.enabled": True}
 # what differs from the default, micro-batch, tokens/s, peak GiB; one micro-batch a step
@@ -119,3 +120,19 @@ def test_measurements_correct_the_model_and_a_model_that_is_wrong_rejects_nothin
     assert not wild.memory_trusted
     too_big = dataclasses.replace(predict(BF16, 64, 64), memory_trusted=False)
     assert estimate.check(too_big, H200) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "hardware", "whole"),
+    [
+        ("llama-7b", BF16, H200, True),
+        ("llama-7b", {}, H200, True),
+        ("llama-70b", BF16, H200, False),
+        ("llama-7b", BF16, CPU, False),
+        ("llama-7b", {}, CPU, False),
+        ("smollm2-135m", {}, CPU, True),
+    ],
+)
+def test_a_model_is_served_whole_where_its_weights_leave_room(name, changes, hardware, whole):
+    found = estimate.serves_whole(space_file.load_model(name), changes, hardware)
+    assert found is whole

@@ -63,9 +63,7 @@ def choose(settings: Settings, model: Mapping[str, Any], device: torch.device) -
         raise Unsupported(
             "compile.mode with CUDA graphs: the engine records whole steps by serve.cudagraph_mode"
         )
-    limit = settings.take("serve.max_model_len", "unset")
-    longest = shape.longest if limit == "unset" else min(int(limit), shape.longest)
-    settings.effective("serve.max_model_len", limit if limit != "unset" else "unset")
+    longest = _longest(settings, shape)
     policy = _policy(settings)
     overlap = bool(settings.take("serve.async_scheduling", False))
     if overlap and policy.draft_tokens:
@@ -95,6 +93,14 @@ def choose(settings: Settings, model: Mapping[str, Any], device: torch.device) -
         graphs=mode,
         graph_sizes=tuple(sizes_of(step, largest, policy.max_num_seqs)) if mode != "none" else (),
     )
+
+
+def _longest(settings: Settings, shape: Shape) -> int:
+    """Tokens of a sequence."""
+    limit = settings.take("serve.max_model_len", "unset")
+    longest = shape.longest if limit == "unset" else min(int(limit), shape.longest)
+    settings.effective("serve.max_model_len", "unset" if limit == "unset" else longest)
+    return longest
 
 
 def _policy(settings: Settings) -> Policy:

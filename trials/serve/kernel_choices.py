@@ -14,18 +14,7 @@ from trials.train.attention import allow
 
 
 def parts_of(settings: Settings, device: torch.device, dtype: torch.dtype) -> Parts:
-    chosen = {
-        name: str(settings.take(name, default))
-        for name, default in (
-            ("kernel.rmsnorm.impl", "f_rms_norm"),
-            ("kernel.rope.impl", "real_cached"),
-            ("kernel.swiglu.impl", "eager"),
-        )
-    }
-    for name, impl in chosen.items():
-        if impl in ("triton", "fused_triton") and device.type != "cuda":
-            raise Unsupported(f"{name}={impl}: Triton kernels need a GPU")
-        settings.effective(name, impl)
+    chosen = _small_operations(settings, device)
     kernels = _kernels(settings, device, dtype)
     rows = str(settings.take("kernel.gemv.impl", "library"))
     if rows != "library" and device.type != "cuda":
@@ -55,6 +44,22 @@ def parts_of(settings: Settings, device: torch.device, dtype: torch.dtype) -> Pa
     settings.effective("model.fused_gate_up", found.fused_gate_up)
     settings.effective("model.vocab_pad_multiple", found.vocab_multiple)
     return found
+
+
+def _small_operations(settings: Settings, device: torch.device) -> dict[str, str]:
+    chosen = {
+        name: str(settings.take(name, default))
+        for name, default in (
+            ("kernel.rmsnorm.impl", "f_rms_norm"),
+            ("kernel.rope.impl", "real_cached"),
+            ("kernel.swiglu.impl", "eager"),
+        )
+    }
+    for name, impl in chosen.items():
+        if impl in ("triton", "fused_triton") and device.type != "cuda":
+            raise Unsupported(f"{name}={impl}: Triton kernels need a GPU")
+        settings.effective(name, impl)
+    return chosen
 
 
 def _kernels(settings: Settings, device: torch.device, dtype: torch.dtype) -> Kernels:

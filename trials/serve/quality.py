@@ -35,7 +35,7 @@ from trials.settings import Settings
 MARGIN = 0.05  # nats of mean divergence
 RISE = 0.05  # of perplexity, as a share
 _TEXT = Path(__file__).with_name("quality_text.txt")
-_LENGTH = {"cpu": 128, "cuda": 1024}
+_LENGTH = {"cpu": 64, "cuda": 1024}
 _PIECE = 32  # tokens that go through the caches at a time
 
 

@@ -58,7 +58,11 @@ def whole(seen: list[Seen], layers: int) -> Whole:
         raise TrialError(
             f"{high.depth} layers took no longer than {low.depth}: timing was too noisy"
         )
-    factor = (layers - low.depth) / (high.depth - low.depth)
+    return _between(low, high, (layers - low.depth) / (high.depth - low.depth))
+
+
+def _between(low: Seen, high: Seen, factor: float) -> Whole:
+    """On the line through both, ``factor`` times as far from the first as the second is."""
 
     def line(a: float, b: float) -> float:
         return max(b, a + (b - a) * factor)

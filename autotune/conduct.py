@@ -6,6 +6,7 @@ import os
 import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -50,10 +51,12 @@ def conduct(
     interrupted: Callable[[], bool],
     *,
     source: Source | None = None,
+    slots: Callable[[Plan, Path], AbstractContextManager[Cluster]] = for_plan,
 ) -> Study:
     """Run a registered study from wherever it stands to its end; the study with its outcome.
 
-    ``source`` replaces the search and its final stage by another plan of trials (an audit).
+    ``source`` replaces the search and its final stage by another plan of trials (an audit);
+    ``slots`` says where trials run (Ray's actors).
     """
     name = plan.spec.name
     folder = (out / name).absolute()
@@ -62,7 +65,7 @@ def conduct(
     for number in store.abandon_dead(name):
         emit(Event(kind="notice", text=f"trial {number} was abandoned and will run again"))
     records = list(store.load(name).records)
-    with driving(folder), for_plan(plan, folder) as cluster:
+    with driving(folder), slots(plan, folder) as cluster:
         session = Session(
             plan=plan,
             folder=folder,

@@ -4,12 +4,26 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 from autotune import launch
+from autotune.launch import Cluster
+from autotune.plan import Plan
 from autotune.slot import Slot
 from autotune.trial import TrialRecord, TrialSpec
+
+
+@contextmanager
+def threads_for_plan(plan: Plan, _folder: Path) -> Iterator[Cluster]:
+    """The slots of a study, closed at the end however that comes."""
+    spec = plan.spec
+    cluster = LocalCluster(runner=spec.runner, workers=spec.workers, environ=spec.environ)
+    try:
+        yield cluster
+    finally:
+        cluster.close()
 
 
 class LocalCluster:

@@ -2,37 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from autotune import conduct, plan
-from autotune.launch import Cluster
-from autotune.local_cluster import LocalCluster
+from autotune.local_cluster import threads_for_plan
 from autotune.plan import Plan
 from autotune.request import Request
 from autotune.session import Event
 from autotune.store import Store
 from autotune.study import Study
-
-
-@contextmanager
-def _for_plan(made: Plan, _folder: Path) -> Iterator[Cluster]:
-    cluster = LocalCluster(
-        runner=made.spec.runner, workers=made.spec.workers, environ=made.spec.environ
-    )
-    try:
-        yield cluster
-    finally:
-        cluster.close()
-
-
-def slots_are_threads(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Make it a fixture where whole studies are run."""
-    monkeypatch.setattr(conduct, "for_plan", _for_plan)
 
 
 def planned(**words: Any) -> Plan:
@@ -56,6 +35,8 @@ def _conduct(folder: Path, made: Plan, *, is_new: bool) -> tuple[Study, list[Eve
     try:
         if is_new:
             conduct.register(made, store)
-        return conduct.conduct(made, store, folder, events.append, lambda: False), events
+        return conduct.conduct(
+            made, store, folder, events.append, lambda: False, slots=threads_for_plan
+        ), events
     finally:
         store.close()

@@ -8,10 +8,9 @@ from pathlib import Path
 import pytest
 
 from autotune.trial import Status
-from tests.local_studies import again, run, slots_are_threads
+from tests.local_studies import again, run
 
 S = Status
-slots_are_threads = pytest.fixture(autouse=True)(slots_are_threads)
 
 
 @pytest.mark.parametrize(

@@ -258,9 +258,13 @@ def _costs(trials: int, samples: list[Sample]) -> list[float]:
     Of the processor, since the clock on a machine that does other things tells of those.
     """
     quarters: list[list[float]] = [[0.0, 0.0] for _ in range(4)]
+    started: set[int] = set()  # drivers past their first look, before which they import and start
     for before, after in itertools.pairwise(samples):
         more = after.trials - before.trials
-        if before.driver != after.driver or more <= 0 or before.trials == 0:
+        if before.driver != after.driver or more <= 0:
+            continue
+        if before.driver not in started:
+            started.add(before.driver)
             continue
         quarter = quarters[min(3, 4 * before.trials // trials)]
         quarter[0] += after.cpu_seconds - before.cpu_seconds

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from autotune.store import Store
+from tests import local_cli
 from tests.test_cli import autotune, environ, toy
 from tests.toy_trials import left_over, until
 
@@ -89,7 +90,7 @@ def test_ray_06_a_press_after_the_last_trial_takes_nothing_back(tmp_path: Path) 
 def test_cli_04_a_log_has_a_line_per_trial_and_no_control_codes(tmp_path: Path) -> None:
     with (tmp_path / "output").open("w") as output:
         done = subprocess.run(
-            [sys.executable, "-m", "autotune", *toy("--trials", "100", "--strategy", "random")],
+            local_cli.words_of(*toy("--trials", "100", "--strategy", "random")),
             cwd=tmp_path,
             env={**environ(), "TERM": "dumb"},
             stdout=output,
@@ -172,7 +173,7 @@ def test_at_03_and_cli_01_every_server_gets_its_port_and_every_value_is_one_argu
         "model: mine\nrunner: command\nspace: [mine.yaml]\nstrategy: random\ntrials: 8\nstudy: s\n"
         f"command: \"'{sys.executable}' 'a server.py' {{port}} {{out}} {{word}} 0\"\n"
     )
-    done = autotune("tune", "study.yaml", cwd=folder)
+    done = local_cli.run(folder, "tune", "study.yaml")
     assert done.returncode == 0, done.stderr
     assert "at a time" in done.stderr
     records = json.loads(autotune("trials", "s", "--json", cwd=folder).stdout)

@@ -69,7 +69,22 @@ def run(
                 raise Failed(f"{error}; `autotune resume {plan.spec.name}`", EXIT_STOPPED) from None
             except NoResources as error:
                 raise Failed(str(error)) from None
-    return _conclude(study, files, as_json)
+    code = _conclude(study, files, as_json)
+    _check_readable(plan.spec.name, store, out)
+    return code
+
+
+def _check_readable(name: str, store: str | None, out: Path) -> None:
+    """What a driver holds in memory can outlive what somebody did to the file meanwhile."""
+    from autotune.store import StoreError
+
+    try:
+        with open_store(store, out, must_exist=True) as opened:
+            opened.load(name)
+    except (Failed, StoreError) as error:
+        said = error.message if isinstance(error, Failed) else str(error)
+        whole = out / name / "study.json"
+        raise Failed(f"{said}; {whole} holds the whole study", EXIT_STOPPED) from None
 
 
 def _progress(plan: Plan, as_json: bool):  # type: ignore[no-untyped-def]

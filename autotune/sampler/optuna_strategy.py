@@ -1,7 +1,7 @@
 """The optuna door: any of its samplers behind ask and tell.
 
-The study lives in memory and is rebuilt by replay. Failed trials are told as FAIL, limits as
-constraints; optuna never sees a value that is not finite.
+The study lives in memory and is rebuilt by replay. Limits are told as constraints, and so are
+failures where the sampler knows constraints; optuna never sees a value that is not finite.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import Any
 import optuna
 
 from autotune.sampler import legal
+from autotune.sampler.ends import Ends
 from autotune.sampler.params import Params
 from autotune.sampler.protocol import Key, Proposal, key
 from autotune.space import SearchSpace
@@ -22,6 +23,8 @@ from autotune.study import Limit, Objective
 from autotune.trial import Configuration, Status, TrialRecord
 
 NAMES = ("tpe", "random", "nsga2", "nsga3", "gp", "qmc", "cmaes")
+_KNOW_CONSTRAINTS = ("tpe", "tpe-grouped", "nsga2", "nsga3", "gp")
+_ASKS_PAST_FAILURES, _FEW_KNOBS = 60, 50  # where asking costs little
 _ASKS = 12  # of the sampler, before a repaired or random configuration is taken
 # Knobs times trials above which a sampler costs more than half a second per suggestion
 # (measured, see the tests); a grouped TPE is the first way out, NSGA-II the second.
@@ -54,6 +57,8 @@ class OptunaStrategy:
         self._seen: set[Key] = set()
         self._running: dict[Key, optuna.Trial | None] = {}
         self._told = 0
+        self._ends = Ends(space, random.Random(f"{seed}/ends"))
+        self._worst: list[float] = []  # of each objective so far, to be minimised
         self._notices: list[str] = []
         self._kind = ""
         self._study = optuna.create_study(
@@ -68,16 +73,28 @@ class OptunaStrategy:
             if key(opener.configuration) not in self._seen:
                 return self._propose(opener, None)
         self._choose_sampler()
+        curious = self._ends.is_curious()
         for _ in range(self._most_asks()):
             trial = self._study.ask()
             wanted = self._params.suggest(trial)
-            if key(wanted) not in self._seen and legal.is_legal(self._space, wanted):
+            usable = key(wanted) not in self._seen and legal.is_legal(self._space, wanted)
+            if usable and (curious or self._ends.is_promising(wanted)):
                 return self._propose(self._search(wanted, self._name), trial)
             self._study.tell(trial, state=optuna.trial.TrialState.FAIL)
+            if usable:
+                continue  # but most like one that failed
             repaired = legal.repair(self._space, wanted, self._rng)
             if repaired is not None and key(repaired) not in self._seen:
                 return self._propose(self._search(repaired, f"{self._name}, repaired"), None)
-        found = legal.unseen(self._space, self._seen, self._rng)
+        return self._anything()
+
+    def _anything(self) -> Proposal | None:
+        """A random configuration that was not tried, if there is one; a promising one rather."""
+        found = None
+        for _ in range(_ASKS):
+            found = legal.unseen(self._space, self._seen, self._rng)
+            if found is None or self._ends.is_promising(found):
+                break
         return self._propose(self._search(found, "random, unseen"), None) if found else None
 
     def tell(self, record: TrialRecord) -> None:
@@ -92,6 +109,7 @@ class OptunaStrategy:
                 self._seen.discard(identity)  # nobody knows how it would have ended
             return
         self._told += 1
+        self._ends.add(record)
         state, values = self._verdict(record)
         constraints = self._constraints(record)
         if trial is not None and state is not optuna.trial.TrialState.FAIL:
@@ -126,7 +144,9 @@ class OptunaStrategy:
 
     def _most_asks(self) -> int:
         # A quasi-random sequence starts from its beginning after a replay; walk past what is known.
-        return len(self._seen) + _ASKS if self._name == "qmc" else _ASKS
+        if self._name == "qmc":
+            return len(self._seen) + _ASKS
+        return _ASKS_PAST_FAILURES if len(self._space.free()) <= _FEW_KNOBS else _ASKS
 
     def _fail(self, trial: optuna.Trial | None) -> None:
         if trial is not None:
@@ -164,12 +184,20 @@ class OptunaStrategy:
         values = [record.metric(o.metric) for o in self._objectives]
         finite = [v for v in values if v is not None and math.isfinite(v)]
         if record.status is Status.COMPLETE and len(finite) == len(values):
+            signed = [v * o.sign for v, o in zip(finite, self._objectives, strict=True)]
+            self._worst = [max(pair) for pair in zip(signed, self._worst or signed, strict=True)]
             return optuna.trial.TrialState.COMPLETE, finite
+        if self._kind in _KNOW_CONSTRAINTS and record.status is not Status.STOPPED_EARLY:
+            # A trial told as failed is forgotten, and its neighbours are proposed for ever.
+            worst = self._worst or [0.0] * len(values)
+            signs = [o.sign for o in self._objectives]
+            values_told = [w * sign for w, sign in zip(worst, signs, strict=True)]
+            return optuna.trial.TrialState.COMPLETE, values_told
         return optuna.trial.TrialState.FAIL, None
 
     def _constraints(self, record: TrialRecord) -> dict[str, float]:
-        """Above 0 is over the limit; an unknown value meets no limit."""
-        found = {}
+        """Above 0 is over the limit; an unknown value meets no limit, nor does a failure."""
+        found = {"ran": -1.0 if record.status is Status.COMPLETE else 1.0}
         for number, limit in enumerate(self._limits):
             value = record.metric(limit.metric)
             known = value is not None and math.isfinite(value)

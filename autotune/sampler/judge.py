@@ -12,7 +12,7 @@ from autotune.sampler.memory import Memory
 _CLEAR = 1e-6  # left of a candidate that surely fails: better than nothing at all
 _HIDDEN = 0.4  # share of the columns that a split of the safety forest chooses from
 _QUIET = 4  # successes after which the safety forest is renewed without a failure
-_SHARE = 0.5  # the same of the forest of losses: all of them would make the trees too alike
+_SHARE = 0.3  # the same of the forest of losses: all of them would make the trees too alike
 _WORTH = 0.02  # relative gain below which a proposal is a waste: else it crawls down one hill
 
 

@@ -13,8 +13,8 @@ from autotune.sampler.moves import Moves
 from autotune.sampler.screening import important
 from autotune.trial import Configuration
 
-_STEPS = 60  # one-knob steps that are looked at for a proposal
-_LEAPS = 40
+_LOOKS = 100  # steps that are looked at for a proposal
+_BASES = 3  # of the best, from which they start
 _BREADTH = 3  # knobs that a leap changes at most
 _NEWS = 0.05  # growth of the number of trials after which the selection is made anew
 
@@ -42,14 +42,11 @@ class Narrow:
             self.columns = np.array(columns, dtype=np.intp)
 
     def ask(self, judge: Judge, elite: Sequence[Configuration]) -> Configuration | None:
-        """The best by the model of some steps and leaps over the knobs that matter."""
-        steps = [
-            c for base in elite[:3] for c in self._moves.beside(base, self._memory.seen, self.names)
-        ]
-        found = self._rng.sample(steps, min(_STEPS, len(steps)))
-        for _ in range(_LEAPS):
-            size = min(len(self.names), self._rng.randint(2, _BREADTH))
-            base = self._rng.choice(list(elite))
+        """The best by the model of steps of one to three of the knobs that matter."""
+        found = []
+        for _ in range(_LOOKS):
+            size = min(len(self.names), self._rng.randint(1, _BREADTH))
+            base = self._rng.choice(list(elite[:_BASES]))
             leap = self._moves.leap(base, self._rng.sample(self.names, size), self._memory.seen)
             if leap is not None:
                 found.append(leap)

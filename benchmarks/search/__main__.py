@@ -61,6 +61,11 @@ def _parser() -> argparse.ArgumentParser:
     objective.add_argument("--maximize", metavar="COLUMN")
     parser.add_argument("--within", type=float, help="share of best that counts as solved")
     parser.add_argument("--constraints", choices=("unknown", "known", "both"), default="unknown")
+    parser.add_argument(
+        "--until-solved",
+        action="store_true",
+        help="stop each game there: quicker, but later gaps and shares are those at the stop",
+    )
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--out", type=Path, help="folder for scores.csv, tests.csv, gaps.html")
@@ -93,9 +98,11 @@ def _load(source: _Source) -> tuple[Problem, ...]:
     )
 
 
-def _game(source: _Source, problem: str, strategy: str, seed: int, trials: int) -> Game:
+def _game(
+    source: _Source, problem: str, strategy: str, seed: int, trials: int, until_solved: bool
+) -> Game:
     chosen = next(p for p in _load(source) if p.name == problem)
-    return play(chosen, strategy, seed=seed, trials=trials)
+    return play(chosen, strategy, seed=seed, trials=trials, until_solved=until_solved)
 
 
 def _run(
@@ -107,7 +114,9 @@ def _run(
     with ProcessPoolExecutor(options.jobs) as pool:
         futures = {
             (problem.name, name): [
-                pool.submit(_game, source, problem.name, name, seed, options.trials)
+                pool.submit(
+                    _game, source, problem.name, name, seed, options.trials, options.until_solved
+                )
                 for seed in seeds
             ]
             for source, problem in found

@@ -81,7 +81,9 @@ def maker(name: str) -> Maker:
     return build
 
 
-def play(problem: Problem, strategy: str, *, seed: int, trials: int) -> Game:
+def play(
+    problem: Problem, strategy: str, *, seed: int, trials: int, until_solved: bool = False
+) -> Game:
     """Ask, answer, tell; one trial at a time."""
     rng = random.Random(f"{seed}/noise")
     player = maker(strategy)(problem, seed, trials)
@@ -107,6 +109,8 @@ def play(problem: Problem, strategy: str, *, seed: int, trials: int) -> Game:
         gaps.append(best)
         failed.append(answer.status is not Status.COMPLETE)
         clock.append(spent)
+        if until_solved and best <= problem.within:
+            break
     solved = next((i + 1 for i, gap in enumerate(gaps) if gap <= problem.within), None)
     return Game(
         problem=problem.name,

@@ -12,6 +12,7 @@ from autotune.service.guard import LARGEST_BODY_BYTES, Guard
 from autotune.service.runner import Runner
 from autotune.service.server import ServiceError, is_loopback, serve
 from autotune.store import Store
+from tests import report_studies
 
 HERE = "http://127.0.0.1"
 
@@ -147,6 +148,35 @@ def test_a_study_runs_from_the_queue_to_its_export_in_a_process_of_its_own(made)
     assert events.count("event: trial") == 8
     assert client.get("/studies/a").status_code == 200
     assert "autotune_trials_total 8" in client.get("/metrics").text
+
+
+def test_a_trial_that_lands_just_before_the_end_is_told(tmp_path):
+    study = report_studies.finished(12)
+
+    class Late(Store):
+        """The last trial and the end come right after a watcher has read the records."""
+
+        def records_since(self, name, seen):
+            found = super().records_since(name, seen)
+            if self.state(name) == "running":
+                self.add(study.records[-1])
+                self.finish(name, study.outcome, "finished")
+            return found
+
+    url = f"sqlite:///{tmp_path / 'autotune.db'}"
+    store = Late(url)
+    try:
+        store.create_study(study.spec)
+        for record in study.records[:-1]:
+            store.add(record)
+        runner = Runner(store=url, out=tmp_path)
+        app = make_app(store, runner, Guard(token=None, loopback_only=True))
+        name = study.spec.name
+        events = TestClient(app, base_url=HERE).get(f"/api/studies/{name}/events").text
+    finally:
+        store.close()
+    assert events.count("event: trial") == len(study.records)
+    assert events.rstrip().endswith('{"state": "finished"}')
 
 
 def test_the_form_lists_models_and_knobs(made):

@@ -26,6 +26,7 @@ pytestmark = [
 ]
 _ARGUMENTS = ["--no-sandbox", "--disable-background-networking", "--disable-quic"]
 _PATIENCE_MS = 180_000
+_FRONT = "['x', 'y'].map(k => document.querySelector('#front').data[1][k])"
 
 
 @pytest.fixture(scope="module")
@@ -97,6 +98,10 @@ def test_a_study_from_the_form_to_its_best_yaml(
     points = page.evaluate("document.querySelector('#front').data[0].x.length")
     complete = 24 - int(page.locator("#failed").inner_text().split()[0])
     assert points == complete
+    least, most = page.evaluate(_FRONT)
+    assert least == sorted(least)
+    assert most == sorted(most)
+    assert most[-1] == page.evaluate("Math.max(...document.querySelector('#front').data[0].y)")
     with page.expect_download() as caught:
         page.locator("#best").click()
     saved = Path(caught.value.path()).read_text("utf-8")

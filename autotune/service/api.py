@@ -189,13 +189,15 @@ async def _events(desk: Desk, name: str) -> AsyncIterator[str]:
     seen: set[int] = set()
     state, quiet = "", 0.0
     while True:
-        news = await asyncio.to_thread(lambda: list(desk.news(name, seen)))
-        for record in news:
-            yield _event("trial", _brief(to_json(record)))
         try:
+            # The state first: a record that lands after it is told in the next round, while one
+            # that landed between the records and an end would never be told.
             now = await asyncio.to_thread(lambda: desk.store.state(name))
+            news = await asyncio.to_thread(lambda: list(desk.news(name, seen)))
         except LookupError:
             return
+        for record in news:
+            yield _event("trial", _brief(to_json(record)))
         if now != state:
             state = now
             yield _event("state", {"state": state})

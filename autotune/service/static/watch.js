@@ -48,6 +48,14 @@ function row(t) {
   }
   return tr;
 }
+// What no other trial beats in both, from the cheapest on; the second is memory (less) or speed (more).
+function frontier(both, other) {
+  const cheaper = other === "peak_memory_bytes" ? (a, b) => a < b : (a, b) => a > b;
+  const sorted = [...both].sort((a, b) => cheaper(a.metrics[other], b.metrics[other]) ? -1 : cheaper(b.metrics[other], a.metrics[other]) ? 1 : better(a.metrics[study.metric], b.metrics[study.metric]) ? -1 : 1);
+  const kept = [];
+  for (const t of sorted) if (!kept.length || better(t.metrics[study.metric], kept[kept.length - 1].metrics[study.metric])) kept.push(t);
+  return kept;
+}
 function layout(x, y) {
   const css = getComputedStyle(document.body);
   const line = css.getPropertyValue("--line");
@@ -65,7 +73,9 @@ function draw() {
     { x: good.map(t => t.number), y: running, mode: "lines", line: { shape: "hv", color: "#0b62c4", width: 2.5 }, hoverinfo: "skip" }], layout("trial", study.metric), options);
   const other = study.metric === "peak_memory_bytes" ? "tokens_per_second" : "peak_memory_bytes";
   const both = good.filter(t => typeof t.metrics[other] === "number");
-  Plotly.react("front", [{ x: both.map(t => t.metrics[other]), y: both.map(t => t.metrics[study.metric]), text: both.map(t => `trial ${t.number}`), mode: "markers", marker: { size: 9, color: "#c66a00" }, hovertemplate: "%{text}: %{y:.5g} at %{x:.4g}<extra></extra>" }], layout(other, study.metric), options);
+  const edge = frontier(both, other);
+  Plotly.react("front", [{ x: both.map(t => t.metrics[other]), y: both.map(t => t.metrics[study.metric]), text: both.map(t => `trial ${t.number}`), mode: "markers", marker: { size: 9, color: "#c66a00" }, hovertemplate: "%{text}: %{y:.5g} at %{x:.4g}<extra></extra>" },
+    { x: edge.map(t => t.metrics[other]), y: edge.map(t => t.metrics[study.metric]), mode: "lines", line: { shape: "hv", color: "#0b62c4", width: 2.5 }, hoverinfo: "skip" }], layout(other, study.metric), options);
 }
 function add(t) {
   trials.push(t);

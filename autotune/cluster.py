@@ -196,6 +196,8 @@ class RayCluster:
                         self._replace(slot)
                     else:
                         del self._actors[slot]
+            if up and self._guard is not None:
+                self._guard.look()
         return set(self._actors) - set(self._starting.values())
 
     def _free_slot(self) -> int:

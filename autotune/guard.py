@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
@@ -47,6 +48,14 @@ class Guard:
                 else:
                     os.environ[name] = value
 
+    def look(self) -> None:
+        """Remember who is there now: some rename themselves over their own environment, and are
+        known by their parent alone, which may end first."""
+        if self._process.stdin is not None:
+            with contextlib.suppress(OSError):
+                self._process.stdin.write(b"\n")
+                self._process.stdin.flush()
+
     def close(self) -> None:
         """End the marked processes now."""
         with contextlib.suppress(OSError):
@@ -60,10 +69,16 @@ class Guard:
 
 
 def main() -> None:
-    """Wait, then end them."""
+    """Remember them whenever told to; end them when stdin closes."""
+    tree = Tree(root=-1, mark=sys.argv[1])
+    known: dict[int, int | None] = {}
     while os.read(sys.stdin.fileno(), 1024):
-        pass
-    Tree(root=-1, mark=sys.argv[1]).end(gently=False)
+        known |= {pid: start_ticks(pid) for pid in tree.members()}
+    tree.end(gently=False)
+    for pid, started in known.items():
+        if started is not None and start_ticks(pid) == started:
+            with contextlib.suppress(OSError):
+                os.kill(pid, signal.SIGKILL)
 
 
 if __name__ == "__main__":

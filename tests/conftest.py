@@ -14,6 +14,10 @@ from pathlib import Path
 
 import pytest
 
+# Tests run side by side on few cores: threads that spin for one another would take longer than the
+# work. Read by whatever is started from here, before it imports torch.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 
 @pytest.fixture(scope="session")
 def postgres_server() -> Iterator[Path]:

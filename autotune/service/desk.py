@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +18,8 @@ from autotune.store import Store, StoreError
 from autotune.study import Study, StudyError
 from autotune.summary import summary
 from autotune.trial import TrialRecord
+
+_ENDING_SECONDS = 30.0  # that a driver may take after its study has ended
 
 
 class NotThere(LookupError):
@@ -87,13 +90,13 @@ class Desk:
 
     def delete(self, name: str) -> None:
         """Forget a study that is not running."""
-        study = self.load(name)
-        if self.runner.driver(name) is not None:
-            ending = study.state in ("interrupted", "failed", "finished")
-            now = (
-                "is still ending: try again in a moment" if ending else "is running: stop it first"
-            )
-            raise Refused(f"{name} {now}")
+        ended = self.load(name).state in ("interrupted", "failed", "finished")
+        limit = time.monotonic() + (_ENDING_SECONDS if ended else 0.0)
+        while self.runner.driver(name) is not None:  # it may be writing its report
+            if time.monotonic() >= limit:
+                now = "still ending: try again in a moment" if ended else "running: stop it first"
+                raise Refused(f"{name} is {now}")
+            time.sleep(0.2)
         self.store.delete(name)
 
     def report(self, name: str) -> Path:
